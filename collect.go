@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"holdstill.example/snapshot/internal/fsys"
+)
+
+// collect looks at every entry again, each name relative to its directory, beginning with the root's path. The join of all
+// workers lies before it: if every State is equal, every entry had its recorded State from its first look to this one, so at
+// the moment of the join the whole tree was in exactly the copied state.
+//
+// Entries of which only ctime moved become suspects; of links and their like nothing but the name can have moved, which the
+// directory tells. except are suspects whose States are looked after elsewhere.
+func (t *tree) collect(except map[*node]*suspect) error {
+	if t.off(checkCollect) {
+		return nil
+	}
+	if err := t.collectRoot(except); err != nil {
+		return err
+	}
+	t.expect(t.root, 1)
+	return t.run([]task{{dir: t.root}}, func(w *worker, k task) error { return w.collectDir(k.dir, except) }, nil)
+}
+
+// collectRoot: an ancestor that was exchanged and put back leaves no trace in the root's State, but the path must lead to
+// the held root now.
+func (t *tree) collectRoot(except map[*node]*suspect) error {
+	pin, err := t.calls.PinPath(t.path)
+	if err != nil {
+		if isGone(err) {
+			t.drifted(nil, -1, Vanished, nil, nil)
+			return nil
+		}
+		return newPathError("open", t.path, err)
+	}
+	st, err := t.calls.Stat(pin, t.root.kind.Remote)
+	t.closing(pin, &err)
+	if err != nil {
+		return newPathError("stat", t.path, err)
+	}
+	if t.off(checkRoot) {
+		if st, err = t.calls.Stat(t.root.in, t.root.kind.Remote); err != nil {
+			return newPathError("stat", t.path, err)
+		}
+	}
+	t.compare(nil, -1, &st.Seen, except)
+	return nil
+}
+
+func (w *worker) collectDir(d *dir, except map[*node]*suspect) error {
+	defer w.done(d)
+	if err := canceled(w.ctx, w.verb, w.placeDir(d)); err != nil {
+		return err
+	}
+	if err := w.enter(d); err != nil {
+		return w.soft(d.parent, d.index, err)
+	}
+	defer w.leave(d)
+	w.pollLeases(except)
+	for i := range d.kids {
+		if err := w.collectEntry(d, i, except); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *worker) collectEntry(d *dir, i int, except map[*node]*suspect) error {
+	n := &d.kids[i]
+	if n.is(todo | skipped) { // what is left out has no State; that it is there, the directory tells
+		return nil
+	}
+	st, err := w.calls.StatAt(d.in, n.name, d.kind.Remote)
+	switch {
+	case isGone(err):
+		w.drifted(d, i, Vanished, nil, nil)
+		return nil
+	case err != nil:
+		return newPathError("stat", w.place(d, i), err)
+	}
+	w.compare(d, i, &st.Seen, except)
+	if n.sub != nil && sameFile(&n.seen, &st.Seen) {
+		w.expect(n.sub, 1)
+		w.queue.push(task{dir: n.sub})
+	}
+	return nil
+}
+
+// compare records how an entry differs from what was recorded.
+func (t *tree) compare(d *dir, i int, now *fsys.Seen, except map[*node]*suspect) {
+	n := t.entry(d, i)
+	reason := drift(&n.seen, now)
+	switch {
+	case except[n] != nil:
+		if !sameFile(&n.seen, now) {
+			t.drifted(d, i, reason, now, nil)
+		}
+	case reason == 0:
+		if ahead(now, t.began) && !ahead(now, fsys.Clock()) {
+			n.flags |= young // its stamp was in the future, and is not any more
+		}
+	case reason == MetadataOnly && now.Mode.Type() == fs.ModeSymlink:
+		n.seen = *now
+	case reason == MetadataOnly && t.off(checkSuspects):
+	case reason == MetadataOnly:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.suspects = append(t.suspects, &suspect{dir: d, index: i, node: n, h: fsys.NoHandle})
+	default:
+		t.drifted(d, i, reason, now, nil)
+	}
+}
+
+// suspect is an entry of which only ctime moved: hard links, chmod to the same mode, relabelling and backup tools do that,
+// and so does who writes and puts mtime back.
+type suspect struct {
+	dir   *dir
+	index int
+	node  *node
+	h     fsys.Handle // leased, if the suspect does not hold still otherwise
+	alone bool        // no lease is to be had
+	fails int
+	first fsys.Seen // its State in the window
+	kind  *fsys.Kind
+	moved bool
+	freed bool // a writer came, and the lease was given up for it
+}
+
+// suspectPasses bounds how often the instant is moved; under chmod noise 1.2 passes were enough on average.
+const suspectPasses = 16
+
+// resolve moves the instant to the suspects: (i) the State of each, (ii) all are read again with fresh evidence, (iii) their
+// States again, (iv) every other entry again. If each suspect is equal in (i) and (iii) with the copied digest and every
+// other entry is as recorded, the time between (i) and (iii) is the instant.
+//
+// A second hash alone would prove nothing: another entry may have changed between its collect and the hash.
+func (t *tree) resolve() (err error) {
+	var list []*suspect
+	defer func() {
+		for _, s := range list {
+			t.closing(s.h, &err)
+			s.h = fsys.NoHandle
+		}
+		t.leases.Store(0)
+	}()
+	for range suspectPasses {
+		list = append(list, t.takeSuspects()...)
+		if len(list) == 0 || len(t.drifts) > 0 {
+			return nil
+		}
+		proven, err := t.window(list)
+		if err != nil || len(t.drifts) > 0 {
+			return err
+		}
+		if proven {
+			t.metadata += int64(len(list))
+			return nil
+		}
+	}
+	for _, s := range list {
+		if s.moved {
+			t.drifted(s.dir, s.index, MetadataOnly, &s.first, nil)
+		}
+	}
+	return nil
+}
+
+func (t *tree) takeSuspects() []*suspect {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken := t.suspects
+	t.suspects = nil
+	return taken
+}
+
+// window is one pass over the suspects.
+func (t *tree) window(list []*suspect) (proven bool, err error) {
+	except := make(map[*node]*suspect, len(list))
+	for _, s := range list {
+		except[s.node] = s
+		s.moved = false
+	}
+	if err := t.settleSuspects(list); err != nil {
+		return false, err
+	}
+	for _, step := range []func(*worker, *suspect) error{(*worker).suspectState, (*worker).readSuspect, (*worker).suspectAgain} {
+		err := t.each(len(list), func(w *worker, i int) error {
+			if err := canceled(w.ctx, w.verb, w.path); err != nil {
+				return err
+			}
+			s := list[i]
+			err := step(w, s)
+			if change, ok := errors.AsType[*ChangeError](err); ok && change.Reason == MetadataOnly && !errors.Is(err, ErrLeftover) {
+				s.moved = true
+				return nil
+			}
+			return w.soft(s.dir, s.index, err)
+		})
+		if err != nil || len(t.drifts) > 0 {
+			return false, err
+		}
+	}
+	if !t.off(checkOthers) {
+		if err := t.collect(except); err != nil || len(t.drifts) > 0 {
+			return false, err
+		}
+	}
+	t.pollAll(except)
+	if len(t.drifts) > 0 {
+		return false, nil
+	}
+	proven = len(t.suspects) == 0
+	for _, s := range list {
+		s.node.seen = s.first // what the others are compared with from now on
+		if s.moved {
+			s.fails++
+			proven = false
+		}
+	}
+	return proven, nil
+}
+
+// settleSuspects waits, once for all, until those that will not be leased can be told from a later change.
+func (t *tree) settleSuspects(list []*suspect) error {
+	for _, s := range list {
+		if s.fails > 0 && !s.alone {
+			continue
+		}
+		st, kind, err := t.suspectStat(s)
+		if err != nil {
+			return t.soft(s.dir, s.index, err)
+		}
+		s.kind = kind
+		if _, err := t.settle(t.ctx, &st.Seen, kind, t.path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// suspectStat looks at a suspect by name, or through its leased handle.
+func (t *tree) suspectStat(s *suspect) (st fsys.Stat, kind *fsys.Kind, err error) {
+	if s.dir == nil {
+		if st, err = t.calls.Stat(t.root.in, t.root.kind.Remote); err != nil {
+			return st, nil, newPathError("stat", t.path, err)
+		}
+		return st, t.root.kind, nil
+	}
+	if err := t.enter(s.dir); err != nil {
+		return st, nil, err
+	}
+	defer t.leave(s.dir)
+	st, err = t.calls.StatAt(s.dir.in, s.node.name, s.dir.kind.Remote)
+	if err != nil {
+		return st, nil, t.vanished(s.dir, s.index, err)
+	}
+	return st, s.dir.kind, nil
+}
+
+// suspectState is (i).
+func (w *worker) suspectState(s *suspect) error {
+	if s.fails > 0 && s.h == fsys.NoHandle && !s.alone {
+		s.alone = true // until the lease is had
+		if err := w.leaseSuspect(s); err != nil {
+			return err
+		}
+	}
+	clock := fsys.Clock()
+	st, kind, err := w.suspectStat(s)
+	if err != nil {
+		return err
+	}
+	if reason := drift(&s.node.seen, &st.Seen); reason != 0 && reason != MetadataOnly {
+		return &driftError{reason: reason, after: st.Seen}
+	}
+	s.first = st.Seen
+	if s.h == fsys.NoHandle && !settled(&st.Seen, clock, kind) && !w.off(checkSettled) {
+		s.moved = true
+	}
+	return nil
+}
+
+// leaseSuspect takes a lease on a file that does not hold still: while it stands, whatever moves its ctime is no write.
+func (w *worker) leaseSuspect(s *suspect) (err error) {
+	if w.opts.NeverLock || w.lacks(noLease) || !s.kind.LeaseHeld || s.node.sub != nil || !w.mayLease() {
+		return nil
+	}
+	defer func() {
+		if s.alone {
+			w.leases.Add(-1)
+		}
+	}()
+	if err := w.enter(s.dir); err != nil {
+		return err
+	}
+	defer w.leave(s.dir)
+	src, err := w.openSource(s.dir.in, s.node.name, w.place(s.dir, s.index), nil)
+	if err != nil {
+		return err
+	}
+	if !sameFile(&src.stat.Seen, &s.node.seen) {
+		err = &driftError{reason: drift(&s.node.seen, &src.stat.Seen), after: src.stat.Seen}
+	} else if w.calls.Lease(src.h) == nil {
+		s.h, s.alone = src.h, false
+		return nil
+	}
+	w.closing(src.h, &err)
+	return err
+}
+
+// mayLease keeps the leases within the descriptors that a call may use.
+func (w *worker) mayLease() bool {
+	if w.leases.Add(1) <= int64(w.handles.limit) {
+		return true
+	}
+	w.leases.Add(-1)
+	return false
+}
+
+// readSuspect is (ii): the whole order of a proof on a newly opened name, or the listing of a directory.
+func (w *worker) readSuspect(s *suspect) error {
+	if s.moved {
+		return nil
+	}
+	if s.node.sub != nil {
+		return w.listSuspect(s)
+	}
+	if err := w.enter(s.dir); err != nil {
+		return err
+	}
+	defer w.leave(s.dir)
+	path := w.place(s.dir, s.index)
+	src, err := w.openSource(s.dir.in, s.node.name, path, nil)
+	if err != nil {
+		return err
+	}
+	res, err := w.reader.proveSuspect(w.ctx, s, &src, path)
+	w.closing(src.h, &err)
+	if err != nil {
+		return err
+	}
+	if res.digest != s.node.digest {
+		return &driftError{reason: Modified, after: src.stat.Seen}
+	}
+	s.node.level, s.node.why = res.level, res.why
+	s.node.set(young, res.level == Identified)
+	return nil
+}
+
+// proveSuspect reads a suspect. Under a lease that is held its ctime may go on moving, so only the rest of the State counts,
+// and the lease itself is the evidence.
+func (r *reader) proveSuspect(ctx context.Context, s *suspect, src *source, path string) (read, error) {
+	if s.h == fsys.NoHandle {
+		if reason := drift(&s.first, &src.stat.Seen); reason != 0 {
+			return read{}, changed(&s.first, &src.stat.Seen, path)
+		}
+		return r.prove(ctx, src, &noSink, path)
+	}
+	d, err := r.stream(ctx, src, nil, &noSink, path, nil)
+	return read{digest: d, level: s.node.level, why: s.node.why}, err
+}
+
+// listSuspect lists a directory again: no name may be new or gone.
+func (w *worker) listSuspect(s *suspect) error {
+	d := s.node.sub
+	if err := w.enter(d); err != nil {
+		return err
+	}
+	defer w.leave(d)
+	names, err := w.names(d)
+	if err != nil {
+		return err
+	}
+	if !slices.EqualFunc(names, d.kids, func(name string, n node) bool { return name == n.name }) {
+		d.relist = true
+		return &driftError{reason: Modified, after: s.first}
+	}
+	return nil
+}
+
+// suspectAgain is (iii).
+func (w *worker) suspectAgain(s *suspect) error {
+	st, _, err := w.suspectStat(s)
+	if err != nil {
+		return err
+	}
+	switch reason := drift(&s.first, &st.Seen); {
+	case reason == 0:
+	case reason == MetadataOnly && s.h != fsys.NoHandle:
+		s.first = st.Seen
+	case reason == MetadataOnly:
+		s.moved = true
+	default:
+		return &driftError{reason: reason, after: st.Seen}
+	}
+	return nil
+}
+
+// leasePoll is how long a writer may wait before the walk notices it.
+const leasePoll = 10 * time.Millisecond
+
+// pollLeases looks now and then whether somebody waits behind one of our leases.
+func (t *tree) pollLeases(except map[*node]*suspect) {
+	if t.leases.Load() == 0 {
+		return
+	}
+	now := time.Since(t.started)
+	if last := t.polled.Load(); int64(now)-last < int64(leasePoll) || !t.polled.CompareAndSwap(last, int64(now)) {
+		return
+	}
+	t.pollAll(except)
+}
+
+// pollAll: a lease that does not stand any more proves nothing, and its writer has waited long enough.
+func (t *tree) pollAll(except map[*node]*suspect) {
+	for _, s := range except {
+		if s.h == fsys.NoHandle || s.freed || t.calls.LeaseStands(s.h) {
+			continue
+		}
+		s.freed = true
+		_ = t.calls.DropLease(s.h) // what cannot be dropped goes with its handle
+		t.drifted(s.dir, s.index, WriterArrived, &s.first, nil)
+	}
+}

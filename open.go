@@ -1,0 +1,590 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"holdstill.example/snapshot/internal/fsys"
+	"holdstill.example/snapshot/internal/quote"
+)
+
+// File is one source file, open, identified and not yet read. Its methods may not be called from several goroutines at once.
+type File struct {
+	op   *op
+	name string
+	dir  fsys.Handle // held; NoHandle if there is no name to look at again
+	base string
+	h    fsys.Handle // keeps the file's number from being given to another
+	src  source      // as it was at Open, without a handle of its own
+}
+
+// Proof is what is known of one file that was read. It marshals to the object that --json prints.
+type Proof struct {
+	Entry    Entry // Path is the name's last component
+	State    State // of the source while it was read
+	Evidence Evidence
+	Because  string // why the evidence is not higher
+	Attempts int
+}
+
+// Open opens the regular file name. Links in its directory are followed, a link at name itself is [ErrNotRegular].
+// The file has to be closed.
+func Open(name string, opts *Options) (*File, error) {
+	if err := opts.check("open"); err != nil {
+		return nil, err
+	}
+	return openFile(newOp(opts), name)
+}
+
+func openFile(o *op, name string) (_ *File, err error) {
+	if err := fsys.Supported(); err != nil {
+		return nil, newPathError("open", name, err)
+	}
+	dirName, base, err := split(name)
+	if err != nil {
+		return nil, newPathError("open", name, err)
+	}
+	dir, err := o.calls.PinPath(dirName)
+	if err != nil {
+		return nil, errors.Join(newPathError("open", name, err), o.finish())
+	}
+	return newFile(o, name, dir, base)
+}
+
+// newFile takes dir over.
+func newFile(o *op, name string, dir fsys.Handle, base string) (_ *File, err error) {
+	f := &File{op: o, name: name, dir: dir, base: base, h: fsys.NoHandle}
+	src, err := o.openSource(dir, base, name, nil)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	f.h, f.src = src.h, src
+	return f, nil
+}
+
+// split divides a path into a directory and one valid component.
+func split(name string) (dir, base string, err error) {
+	i := strings.LastIndexFunc(name, func(r rune) bool { return r < 0x80 && os.IsPathSeparator(uint8(r)) })
+	dir, base = name[:i+1], name[i+1:]
+	switch {
+	case name == "":
+		return "", "", fs.ErrNotExist
+	case base == "":
+		return "", "", syscall.ENOTDIR // what open(2) says of a file's name with a slash behind it
+	case base == "." || base == "..":
+		return "", "", fmt.Errorf("%w: is a directory", ErrNotRegular)
+	case !fsys.ValidName(base) || strings.ContainsRune(name, 0):
+		return "", "", fs.ErrInvalid
+	case dir == "":
+		dir = "."
+	}
+	return dir, base, nil
+}
+
+// OpenIn is [Open] beneath root: no component of name may be a link, which is [ErrNotRegular], and ".." is [fs.ErrInvalid].
+func OpenIn(root *os.Root, name string, opts *Options) (_ *File, err error) {
+	if err := opts.check("open"); err != nil {
+		return nil, err
+	}
+	if err := fsys.Supported(); err != nil {
+		return nil, newPathError("open", name, err)
+	}
+	parts := strings.Split(filepath.ToSlash(name), "/")
+	for _, part := range parts {
+		if !fsys.ValidName(part) {
+			return nil, newPathError("open", name, fs.ErrInvalid)
+		}
+	}
+	o := newOp(opts)
+	dir, err := o.dupRoot(root)
+	for _, part := range parts[:len(parts)-1] {
+		if err != nil {
+			break
+		}
+		var next fsys.Handle
+		next, err = o.openDir(dir, part)
+		o.closing(dir, &err)
+		dir = next
+	}
+	if err != nil {
+		return nil, errors.Join(newPathError("open", name, err), o.finish())
+	}
+	return newFile(o, filepath.Join(root.Name(), name), dir, parts[len(parts)-1])
+}
+
+func (o *op) dupRoot(root *os.Root) (h fsys.Handle, err error) {
+	d, err := root.Open(".")
+	if err != nil {
+		return fsys.NoHandle, err
+	}
+	h, err = o.dup(d)
+	return h, errors.Join(err, d.Close())
+}
+
+func (o *op) dup(f *os.File) (h fsys.Handle, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return fsys.NoHandle, err
+	}
+	h = fsys.NoHandle
+	if e := conn.Control(func(fd uintptr) { h, err = o.calls.Dup(fd) }); e != nil {
+		return h, e
+	}
+	return h, err
+}
+
+// openDir opens a directory that must be no link. O_DIRECTORY answers ENOTDIR for a link, where a look tells which it is.
+func (o *op) openDir(dir fsys.Handle, name string) (fsys.Handle, error) {
+	h, err := o.calls.OpenDir(dir, name)
+	if err == nil {
+		return h, nil
+	}
+	if st, e := o.calls.StatAt(dir, name, false); e == nil && st.Mode.Type() == fs.ModeSymlink {
+		err = fmt.Errorf("%w: %s is a symbolic link", ErrNotRegular, quote.Name(name))
+	}
+	return h, err
+}
+
+// NewFile proves from a handle that is open already, such as one's own executable. It duplicates f, whose offset it leaves
+// alone. Nothing is looked up by name, so a name that now is another file does not matter. Where the file cannot be opened
+// anew from its handle (no /proc, and outside Linux), the evidence is at most [Stable].
+func NewFile(f *os.File, opts *Options) (_ *File, err error) {
+	if err := opts.check("open"); err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, newPathError("open", "", fs.ErrInvalid)
+	}
+	if err := fsys.Supported(); err != nil {
+		return nil, newPathError("open", f.Name(), err)
+	}
+	o := newOp(opts)
+	file := &File{op: o, name: f.Name(), dir: fsys.NoHandle, base: filepath.Base(f.Name())}
+	if file.h, err = o.dup(f); err == nil {
+		file.src, err = o.lookAt(file.h, file.name)
+	}
+	if err == nil {
+		err = o.regular(&file.src, file.name)
+	}
+	if err != nil {
+		return nil, errors.Join(orPathError("open", file.name, err), file.Close())
+	}
+	return file, nil
+}
+
+// lookAt takes the first State of an open file. The clock comes first: a stamp that is older than it is older than the look.
+func (o *op) lookAt(h fsys.Handle, path string) (source, error) {
+	src := source{h: h, clock: fsys.Clock()}
+	var err error
+	if src.stat, err = o.calls.Stat(h, false); err != nil {
+		return src, newPathError("stat", path, err)
+	}
+	if src.kind, err = o.calls.Kind(h, &src.stat.Seen); err != nil {
+		return src, newPathError("stat", path, err)
+	}
+	if src.kind.Remote { // what it answered may be a second old
+		src.clock = fsys.Clock()
+		if src.stat, err = o.calls.Stat(h, true); err != nil {
+			return src, newPathError("stat", path, err)
+		}
+	}
+	return src, nil
+}
+
+// regular refuses whatever is not a plain file with a size of its own.
+func (o *op) regular(src *source, path string) error {
+	switch mode := src.stat.Mode; {
+	case o.off(checkType):
+		return nil
+	case mode.Type() == fs.ModeSymlink:
+		return newPathError("open", path, fmt.Errorf("%w: a symbolic link", ErrNotRegular))
+	case !mode.IsRegular():
+		return newPathError("open", path, fmt.Errorf("%w: %s", ErrNotRegular, kindName(mode)))
+	case src.kind.Pseudo:
+		return newPathError("open", path, fmt.Errorf("%w: a pseudo file of %s", ErrNotRegular, src.kind.Name))
+	}
+	return nil
+}
+
+// openSource opens the regular file name of dir: pinned, looked at, and only then opened for reading, so that no driver,
+// FIFO or link is ever entered. before, if not nil, is a State that it must still have.
+func (o *op) openSource(dir fsys.Handle, name, path string, before *fsys.Seen) (_ source, err error) {
+	pin, err := o.calls.Pin(dir, name)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return o.openByName(dir, name, path, before)
+	}
+	if err != nil {
+		return source{}, openFailed(path, err)
+	}
+	defer o.closing(pin, &err)
+	return o.openPinned(dir, name, pin, path, before)
+}
+
+// openPinned opens for reading the file that pin holds, which is name of dir.
+func (o *op) openPinned(dir fsys.Handle, name string, pin fsys.Handle, path string, before *fsys.Seen) (source, error) {
+	pinned, err := o.lookAt(pin, path)
+	if err != nil {
+		return source{}, err
+	}
+	if before != nil {
+		if err := changedBefore(before, &pinned.stat.Seen, path); err != nil {
+			return source{}, err
+		}
+	}
+	if err := o.regular(&pinned, path); err != nil {
+		return source{}, err
+	}
+	return o.reopen(dir, name, pin, &pinned, path)
+}
+
+// reopen opens what pin holds and pinned shows. Without /proc the name is opened and compared with the pin, which is still
+// open, so that its number cannot have gone to another file.
+func (o *op) reopen(dir fsys.Handle, name string, pin fsys.Handle, pinned *source, path string) (source, error) {
+	h, err := o.calls.Reopen(pin)
+	if errors.Is(err, errors.ErrUnsupported) {
+		h, err = o.calls.OpenFile(dir, name)
+	}
+	if err != nil {
+		return source{}, openFailed(path, err)
+	}
+	return o.compareOpened(h, pinned, path)
+}
+
+func (o *op) compareOpened(h fsys.Handle, looked *source, path string) (source, error) {
+	src := *looked
+	src.h, src.ours = h, true
+	var err error
+	if src.stat, err = o.calls.Stat(h, src.kind.Remote); err != nil {
+		err = newPathError("stat", path, err)
+	} else if !o.off(checkPin) {
+		err = changedBefore(&looked.stat.Seen, &src.stat.Seen, path)
+	}
+	if err != nil {
+		o.closing(h, &err)
+		return source{}, err
+	}
+	return src, nil
+}
+
+// openByName is openSource where nothing can be pinned: look, open, compare. A device's driver may be entered in between.
+func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (source, error) {
+	looked := source{clock: fsys.Clock()}
+	var err error
+	if looked.stat, err = o.calls.StatAt(dir, name, false); err != nil {
+		return source{}, openFailed(path, err)
+	}
+	if before != nil {
+		if err := changedBefore(before, &looked.stat.Seen, path); err != nil {
+			return source{}, err
+		}
+	}
+	looked.kind = new(fsys.Kind)
+	if err := o.regular(&looked, path); err != nil {
+		return source{}, err
+	}
+	h, err := o.calls.OpenFile(dir, name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return source{}, &ChangeError{Path: path, Reason: Vanished, Before: stateOf(&looked.stat.Seen), Err: ErrChangedBeforeSnapshot}
+	case err != nil:
+		return source{}, openFailed(path, err)
+	}
+	if looked.kind, err = o.calls.Kind(h, &looked.stat.Seen); err == nil {
+		err = o.regular(&looked, path)
+	}
+	if err != nil {
+		err = orPathError("open", path, err)
+		o.closing(h, &err)
+		return source{}, err
+	}
+	return o.compareOpened(h, &looked, path)
+}
+
+// openFailed tells a change from a failure: after a look said "regular file", these mean that the name is another thing now.
+func openFailed(path string, err error) error {
+	switch {
+	case errors.Is(err, fsys.ErrLeased):
+		return newPathError("open", path, ErrBusy)
+	case errors.Is(err, fsys.ErrIsLink), errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.ENODEV):
+		return &ChangeError{Path: path, Reason: TypeChanged, Err: ErrChangedBeforeSnapshot}
+	case errors.Is(err, syscall.ESTALE):
+		return &ChangeError{Path: path, Reason: Replaced, Err: ErrChangedBeforeSnapshot}
+	}
+	return newPathError("open", path, err)
+}
+
+func changedBefore(before, after *fsys.Seen, path string) error {
+	err := changed(before, after, path)
+	if c, ok := errors.AsType[*ChangeError](err); ok {
+		c.Err = ErrChangedBeforeSnapshot
+	}
+	return err
+}
+
+// Name returns the name that the file was opened by.
+func (f *File) Name() string { return f.name }
+
+// State returns the State at Open.
+func (f *File) State() State { return stateOf(&f.src.stat.Seen) }
+
+// fresh opens the file anew, as everybody does who reads bytes as proof, and waits until its stamps are settled.
+func (f *File) fresh(ctx context.Context) (src source, err error) {
+	if f.h == fsys.NoHandle {
+		return src, newPathError("read", f.name, fs.ErrClosed)
+	}
+	for {
+		if f.dir != fsys.NoHandle {
+			src, err = f.op.openSource(f.dir, f.base, f.name, &f.src.stat.Seen)
+		} else {
+			src, err = f.op.reopenHandle(f.h, &f.src, f.name)
+		}
+		if err != nil || settled(&src.stat.Seen, src.clock, src.kind) || f.op.off(checkSettled) {
+			return src, err
+		}
+		ok, e := f.op.settle(ctx, &src.stat.Seen, src.kind, f.name)
+		if e == nil && !ok { // bringUp decides whether that is enough
+			return src, nil
+		}
+		f.closeSource(&src, &e)
+		if e != nil {
+			return source{}, e
+		}
+	}
+}
+
+// reopenHandle opens a caller's file on a description of our own; where that cannot be had, the caller's is read.
+func (o *op) reopenHandle(h fsys.Handle, first *source, path string) (source, error) {
+	own, err := o.calls.Reopen(h)
+	if errors.Is(err, errors.ErrUnsupported) {
+		src, err := o.lookAt(h, path)
+		if err == nil {
+			err = changedBefore(&first.stat.Seen, &src.stat.Seen, path)
+		}
+		return src, err
+	}
+	if err != nil {
+		return source{}, openFailed(path, err)
+	}
+	looked := *first
+	looked.clock = fsys.Clock()
+	return o.compareOpened(own, &looked, path)
+}
+
+func (f *File) closeSource(src *source, err *error) {
+	if src.h != f.h && src.kind != nil {
+		f.op.closing(src.h, err)
+	}
+}
+
+// CopyTo streams the file to w and then proves it. On an error w holds bytes that are worth nothing. One attempt; no lease
+// is held while w is written to. Errors are [ErrChanged], [ErrBusy], [ErrEvidence], [ErrLimit], and those of w and the system.
+func (f *File) CopyTo(ctx context.Context, w io.Writer) (Proof, error) {
+	defer f.op.progress.end()
+	return f.copyTo(ctx, w)
+}
+
+func (f *File) copyTo(ctx context.Context, w io.Writer) (_ Proof, err error) {
+	src, err := f.fresh(ctx)
+	if err != nil {
+		return Proof{}, err
+	}
+	defer f.closeSource(&src, &err)
+	res, err := newReader(f.op).prove(ctx, &src, &sink{h: fsys.NoHandle, w: w}, f.name)
+	if err == nil {
+		err = f.checkName(&src)
+	}
+	if err != nil {
+		return Proof{}, err
+	}
+	return f.proof(&src, res, src.stat.Mode.Perm()), nil
+}
+
+// checkName: the name must still be the file that was read.
+func (f *File) checkName(src *source) error {
+	if f.dir == fsys.NoHandle || f.op.off(checkName) {
+		return nil
+	}
+	now, err := f.op.calls.StatAt(f.dir, f.base, src.kind.Remote)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &ChangeError{Path: f.name, Reason: Vanished, Before: stateOf(&src.stat.Seen), Err: ErrChangedDuringSnapshot}
+	case err != nil:
+		return newPathError("stat", f.name, err)
+	}
+	return changed(&src.stat.Seen, &now.Seen, f.name)
+}
+
+func (f *File) proof(src *source, res read, mode fs.FileMode) Proof {
+	return Proof{
+		Entry:    Entry{Path: f.base, Mode: mode, Size: src.stat.Size, Digest: res.digest},
+		State:    stateOf(&src.stat.Seen),
+		Evidence: res.level,
+		Because:  res.why.text(src.kind),
+		Attempts: 1,
+	}
+}
+
+// CopyFile writes the file to dst, as the function [CopyFile] does, in one attempt.
+func (f *File) CopyFile(ctx context.Context, dst string) (Proof, error) {
+	defer f.op.progress.end()
+	return f.copyFile(ctx, dst)
+}
+
+func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
+	mode, err := f.op.copyMode(f.src.stat.Mode, f.name)
+	if err != nil {
+		return Proof{}, err
+	}
+	p, err := f.op.newPublication(dst)
+	if err != nil {
+		return Proof{}, err
+	}
+	defer p.close(&err)
+	src, err := f.fresh(ctx)
+	if err != nil {
+		return Proof{}, err
+	}
+	defer f.closeSource(&src, &err)
+	if err := p.space.take(allocated(&src.stat), f.name); err != nil {
+		return Proof{}, err
+	}
+	h, volume, err := p.create(mode)
+	if err != nil {
+		return Proof{}, err
+	}
+	res, err := newReader(f.op).fill(ctx, &src, h, volume, f.name)
+	if err == nil {
+		err = f.checkName(&src)
+	}
+	if err != nil {
+		return Proof{}, err
+	}
+	if err := p.publish(src.stat.Mtime); err != nil {
+		return Proof{}, err
+	}
+	f.op.progress.file(f.name)
+	return f.proof(&src, res, mode), nil
+}
+
+// Check compares the State of the handle, and of the name if there is one, with State. A difference is a [*ChangeError].
+func (f *File) Check() error {
+	if f.h == fsys.NoHandle {
+		return newPathError("check", f.name, fs.ErrClosed)
+	}
+	now, err := f.op.calls.Stat(f.h, f.src.kind.Remote)
+	if err != nil {
+		return newPathError("stat", f.name, err)
+	}
+	if err := changed(&f.src.stat.Seen, &now.Seen, f.name); err != nil {
+		return err
+	}
+	return f.checkName(&f.src)
+}
+
+// Close releases the handle and every lock. A second call returns [fs.ErrClosed].
+func (f *File) Close() (err error) {
+	if f.op == nil {
+		return newPathError("close", f.name, fs.ErrClosed)
+	}
+	f.op.closing(f.h, &err)
+	f.op.closing(f.dir, &err)
+	f.h, f.dir = fsys.NoHandle, fsys.NoHandle
+	err = errors.Join(err, f.op.finish())
+	return orPathError("close", f.name, err)
+}
+
+// readFileLimit is the bound of ReadFile where Limits has none: its contents lie in memory.
+const readFileLimit = 64 << 20
+
+// ReadFile returns the contents of name at one instant. A file that changes under the call is tried Options.Attempts times.
+// Errors are those of [Open] and [File.CopyTo].
+func ReadFile(ctx context.Context, name string, opts *Options) ([]byte, Proof, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Limits.MaxFileBytes == 0 {
+		o.Limits.MaxFileBytes = readFileLimit
+	}
+	var buf bytes.Buffer
+	proof, err := attempts(ctx, name, &o, "read", func(f *File) (Proof, error) {
+		buf.Reset()
+		if n := f.src.stat.Size; n <= o.Limits.MaxFileBytes || o.Limits.MaxFileBytes < 0 {
+			buf.Grow(int(min(n, readFileLimit)))
+		}
+		return f.copyTo(ctx, &buf)
+	})
+	if err != nil {
+		return nil, Proof{}, err
+	}
+	return buf.Bytes(), proof, nil
+}
+
+// CopyFile writes a read-only copy of src to dst, which must not exist ([fs.ErrExist]) and appears only when whole.
+// Errors are those of [ReadFile] and of writing dst.
+func CopyFile(ctx context.Context, dst, src string, opts *Options) (Proof, error) {
+	return attempts(ctx, src, opts, "copy", func(f *File) (Proof, error) { return f.copyFile(ctx, dst) })
+}
+
+// maxMetadataTries bounds the tries in which only ctime moved, which hard links, chmod and backup tools do all the time.
+const maxMetadataTries = 16
+
+// attempts opens name and calls f until nothing changed under it, at most Options.Attempts times, those not counted in which
+// only ctime moved.
+func attempts(ctx context.Context, name string, opts *Options, verb string, f func(*File) (Proof, error)) (Proof, error) {
+	if err := opts.check(verb); err != nil {
+		return Proof{}, err
+	}
+	progress := newMeter(opts.withDefaults().Progress)
+	defer progress.end()
+	tries, metadata := 1, 0
+	for pause := time.Millisecond; ; pause *= 2 {
+		if err := canceled(ctx, verb, name); err != nil {
+			return Proof{}, err
+		}
+		proof, err := attempt(opts, progress, name, f)
+		if err == nil {
+			proof.Attempts = tries
+			return proof, nil
+		}
+		change, _ := errors.AsType[*ChangeError](err)
+		if change != nil {
+			change.Attempts = tries
+		}
+		switch {
+		case !Retryable(err) || errors.Is(err, errStalled):
+			return Proof{}, err
+		case change != nil && change.Reason == MetadataOnly && metadata < maxMetadataTries:
+			metadata++
+		case tries >= opts.withDefaults().Attempts:
+			return Proof{}, err
+		default:
+			tries++
+		}
+		if change == nil { // a writer is there: let it finish
+			sleep(ctx, pause)
+		}
+	}
+}
+
+func attempt(opts *Options, progress *meter, name string, f func(*File) (Proof, error)) (_ Proof, err error) {
+	o := newOp(opts)
+	o.progress = progress
+	file, err := openFile(o, name)
+	if err != nil {
+		return Proof{}, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return f(file)
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"sync"
+
+	"holdstill.example/snapshot/internal/fsys"
+)
+
+// batch is how many entries of a directory one task takes: enough that the queue costs nothing, few enough that all workers
+// have work at the end of a tree.
+const batch = 16
+
+// task is a piece of work on one directory: listing it, or the entries from lo to hi.
+type task struct {
+	dir    *dir
+	lo, hi int        // 0, 0: the directory itself
+	last   bool       // work with it even if it is young
+	kind   *fsys.Kind // of a young entry
+}
+
+// pool runs tasks on all workers, the newest first: that walks a tree depth first, so that few directories are open.
+type pool struct {
+	work  func(*worker, task) error
+	idle  func() ([]task, error) // called when no task is left or at work: more, or none
+	mu    sync.Mutex
+	cond  *sync.Cond
+	tasks []task
+	busy  int
+	err   error
+	panic any
+	ended bool
+}
+
+// run works until nothing is left, an error, or a panic of a caller's function, which it raises again in this goroutine.
+func (t *tree) run(first []task, work func(*worker, task) error, idle func() ([]task, error)) error {
+	p := &pool{work: work, idle: idle, tasks: first}
+	p.cond = sync.NewCond(&p.mu)
+	t.queue = p
+	var wg sync.WaitGroup
+	for _, w := range t.workers {
+		wg.Go(func() { p.serve(w) })
+	}
+	wg.Wait()
+	t.queue = nil
+	if p.panic != nil {
+		panic(p.panic)
+	}
+	return p.err
+}
+
+func (p *pool) push(tasks ...task) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tasks = append(p.tasks, tasks...)
+	p.cond.Broadcast()
+}
+
+func (p *pool) serve(w *worker) {
+	for {
+		next, ok := p.next()
+		if !ok {
+			return
+		}
+		p.finish(p.guarded(w, next))
+	}
+}
+
+// guarded runs a task and keeps a panic of it, such as one of Options.Skip, from ending the process before the caller's
+// goroutine has cleaned up.
+func (p *pool) guarded(w *worker, next task) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.panic, p.ended = r, true
+		}
+	}()
+	return p.work(w, next)
+}
+
+func (p *pool) next() (task, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch n := len(p.tasks); {
+		case p.ended:
+			return task{}, false
+		case n > 0:
+			next := p.tasks[n-1]
+			p.tasks = p.tasks[:n-1]
+			p.busy++
+			return next, true
+		case p.busy > 0:
+			p.cond.Wait()
+		default:
+			p.refill()
+		}
+	}
+}
+
+// refill asks for more when all else is done. It holds the lock: nobody has anything to do meanwhile.
+func (p *pool) refill() {
+	if p.idle != nil {
+		p.tasks, p.err = p.idle()
+	}
+	p.ended = len(p.tasks) == 0 || p.err != nil
+	p.cond.Broadcast()
+}
+
+func (p *pool) finish(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy--
+	if err != nil && p.err == nil {
+		p.err, p.ended = err, true
+	}
+	p.cond.Broadcast()
+}
+
+// each calls f for every index below n on all workers.
+func (t *tree) each(n int, f func(w *worker, i int) error) error {
+	tasks := make([]task, 0, (n+batch-1)/batch)
+	for lo := 0; lo < n; lo += batch {
+		tasks = append(tasks, task{lo: lo, hi: min(lo+batch, n)})
+	}
+	if len(tasks) == 0 {
+		return nil
+	}
+	return t.run(tasks, func(w *worker, k task) error {
+		for i := k.lo; i < k.hi; i++ {
+			if err := f(w, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil)
+}

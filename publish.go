@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"holdstill.example/snapshot/internal/fsys"
+)
+
+const (
+	stagingPrefix = ".holdstill-"
+	stagingLock   = "lock" // in the staging directory, not beside it: who is led to another directory finds another lock
+	stagingTree   = "tree"
+	stagingMagic  = "holdstill staging 1\n"
+)
+
+// staging is a private directory beside the destination in which a copy grows until it is whole. It is held open, and its
+// lock is held, until it is gone.
+type staging struct {
+	op     *op
+	parent fsys.Handle
+	path   string // of the parent, for messages
+	name   string
+	dir    fsys.Handle
+	seen   fsys.Seen
+	lock   fsys.Handle
+	umask  fs.FileMode // what the system takes from the mode of a new file here
+}
+
+// where is the staging directory's path, for messages.
+func (s *staging) where() string { return filepath.Join(s.path, s.name) }
+
+// openParent opens the directory that dst will lie in, the one time that dst's path is looked up, and refuses a dst that
+// exists. What appears there later is found by the publishing itself, which never replaces.
+func (o *op) openParent(dst string) (parent fsys.Handle, dir, base string, err error) {
+	if len(dst) > 1 { // a directory may be written with a slash behind it
+		dst = strings.TrimRight(dst, string(filepath.Separator))
+	}
+	dir, base, err = split(dst)
+	if err != nil {
+		if errors.Is(err, ErrNotRegular) || dst == "" {
+			err = fs.ErrInvalid
+		}
+		return fsys.NoHandle, "", "", newPathError("create", dst, err)
+	}
+	if parent, err = o.calls.OpenRoot(dir); err != nil {
+		return fsys.NoHandle, "", "", newPathError("open", dir, err)
+	}
+	if _, e := o.calls.StatAt(parent, base, false); !errors.Is(e, fs.ErrNotExist) {
+		if e == nil {
+			e = fs.ErrExist
+		}
+		err = newPathError("create", dst, e)
+		o.closing(parent, &err)
+		return fsys.NoHandle, "", "", err
+	}
+	return parent, dir, base, nil
+}
+
+// stagingTries is arbitrary: a try fails only when a sweep removed the directory while it was still empty.
+const stagingTries = 16
+
+// newStaging makes a staging directory in parent, which stays the caller's.
+func (o *op) newStaging(parent fsys.Handle, path string) (*staging, error) {
+	for range stagingTries {
+		s := &staging{
+			op: o, parent: parent, path: path,
+			name: stagingPrefix + strings.ToLower(rand.Text()),
+			dir:  fsys.NoHandle, lock: fsys.NoHandle,
+		}
+		if err := o.calls.Mkdir(parent, s.name, 0o700); err != nil {
+			return nil, newPathError("mkdir", s.where(), err)
+		}
+		err := s.init()
+		if err == nil {
+			return s, nil
+		}
+		if err := s.discard(); err != nil {
+			return nil, err
+		}
+		if !errors.Is(err, errSwept) {
+			return nil, err
+		}
+	}
+	return nil, newPathError("mkdir", filepath.Join(path, stagingPrefix+"*"), errSwept)
+}
+
+// errSwept: a sweep took the directory while it had no lock yet.
+var errSwept error = &sentinel{"staging directory was removed at once, again and again", ErrUntrusted}
+
+func (s *staging) init() (err error) {
+	c := s.op.calls
+	if s.dir, err = c.OpenDir(s.parent, s.name); err != nil {
+		return s.lost("open", err)
+	}
+	st, err := c.Stat(s.dir, false)
+	if err != nil {
+		return newPathError("stat", s.where(), err)
+	}
+	s.seen = st.Seen
+	switch {
+	case st.UID != fsys.Euid():
+		return newPathError("open", s.where(), fmt.Errorf("%w: another user's", ErrUntrusted))
+	case st.Mode.Perm() != 0o700:
+		return newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %04o, not 0700: look at the umask and default ACL", ErrUntrusted, st.Mode.Perm()))
+	}
+	// Made with every bit, the lock file shows which of them the umask or a default ACL takes away here.
+	if s.lock, err = c.Create(s.dir, stagingLock, 0o777); err != nil {
+		return s.lost("create", err)
+	}
+	if err := c.Lock(s.lock); err != nil {
+		return s.lost("lock", err)
+	}
+	if st, err = c.Stat(s.lock, false); err != nil {
+		return newPathError("stat", s.where(), err)
+	}
+	s.umask = 0o777 &^ st.Mode.Perm()
+	if err := errors.Join(c.Chmod(s.lock, 0o600), c.Write(s.lock, []byte(stagingMagic), 0)); err != nil {
+		return newPathError("write", s.where(), err)
+	}
+	// From the creation of the lock to its taking a sweep may have had it: then the names are gone.
+	if st, err := c.StatAt(s.dir, stagingLock, false); err != nil || st.Nlink != 1 {
+		return s.lost("stat", errors.Join(err, fs.ErrNotExist))
+	}
+	if !s.named() {
+		return s.lost("stat", fs.ErrNotExist)
+	}
+	return nil
+}
+
+// lost tells a directory that a sweep took from a failure.
+func (s *staging) lost(verb string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || fsys.IsLocked(err) {
+		return errSwept
+	}
+	return newPathError(verb, s.where(), err)
+}
+
+// named reports whether the name still is the held directory.
+func (s *staging) named() bool {
+	now, err := s.op.calls.StatAt(s.parent, s.name, false)
+	return err == nil && sameFile(&now.Seen, &s.seen)
+}
+
+// sameFile compares what cannot change while a file lives: what it is, not what it is like.
+func sameFile(a, b *fsys.Seen) bool {
+	return stateOf(a).Identity.Same(stateOf(b).Identity)
+}
+
+// sameInode is sameFile whichever mount shows the file: through a bind mount the destination may lie inside the source.
+func sameInode(a, b *fsys.Seen) bool {
+	c := *b
+	c.Mount = a.Mount
+	return sameFile(a, &c)
+}
+
+// create makes a file in dir with exactly the bits mode. No mode keeps the handle from writing.
+func (s *staging) create(dir fsys.Handle, name string, mode fs.FileMode) (fsys.Handle, error) {
+	h, err := s.op.calls.Create(dir, name, mode)
+	if err == nil && mode&s.umask != 0 {
+		if err = s.op.calls.Chmod(h, mode); err != nil {
+			s.op.closing(h, &err)
+			return fsys.NoHandle, err
+		}
+	}
+	return h, err
+}
+
+// publish gives what has the name own in the staging directory the name base in the parent, which must not exist, and looks
+// whether held is what has the name then: a directory in which others may write can be exchanged under any check before.
+func (s *staging) publish(own, base string, held fsys.Handle) error {
+	dst := filepath.Join(s.path, base)
+	c := s.op.calls
+	err := c.RenameNoReplace(s.dir, own, s.parent, base)
+	if s.op.lacks(noRenameNoReplace) || errors.Is(err, errors.ErrUnsupported) {
+		err = s.publishSlowly(own, base)
+	}
+	if err != nil {
+		return publishFailed(dst, err)
+	}
+	return s.op.lookAgain(s.parent, base, held, dst)
+}
+
+func publishFailed(dst string, err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		err = fs.ErrExist
+	}
+	return newPathError("publish", dst, err)
+}
+
+// publishSlowly publishes where a rename cannot be told not to replace: a file by a second link; a directory by a look and a
+// rename, which can replace nothing but an empty directory that was made in between.
+func (s *staging) publishSlowly(own, base string) error {
+	c := s.op.calls
+	st, err := c.StatAt(s.dir, own, false)
+	switch {
+	case err != nil:
+		return err
+	case !st.Mode.IsDir():
+		if err := c.Link(s.dir, own, s.parent, base); err != nil {
+			return err
+		}
+		return c.Unlink(s.dir, own)
+	}
+	if _, err := c.StatAt(s.parent, base, false); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = fs.ErrExist
+		}
+		return err
+	}
+	return c.Rename(s.dir, own, s.parent, base)
+}
+
+// lookAgain reports ErrUntrusted unless held has the name base of parent.
+func (o *op) lookAgain(parent fsys.Handle, base string, held fsys.Handle, dst string) error {
+	o.phase("published")
+	if o.off(checkPublished) {
+		return nil
+	}
+	mine, err := o.calls.Stat(held, false)
+	if err != nil {
+		return newPathError("stat", dst, err)
+	}
+	now, err := o.calls.StatAt(parent, base, false)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return newPathError("stat", dst, err)
+	case err != nil || !sameFile(&mine.Seen, &now.Seen):
+		return newPathError("publish", dst, fmt.Errorf("%w: what was published there was taken away at once", ErrUntrusted))
+	}
+	return nil
+}
+
+// discard removes the staging directory and all in it. Only the last step goes by name.
+func (s *staging) discard() (err error) {
+	o := s.op
+	defer func() {
+		o.closing(s.lock, &err)
+		o.closing(s.dir, &err)
+		if err != nil {
+			err = &LeftoverError{Paths: []string{s.where()}, Err: err}
+		}
+	}()
+	if s.dir == fsys.NoHandle { // never opened: empty, or not ours any more
+		return ignoreMissing(o.calls.Rmdir(s.parent, s.name))
+	}
+	if err := o.empty(s.dir, &s.seen, stagingLock); err != nil {
+		return err
+	}
+	if err := ignoreMissing(o.calls.Unlink(s.dir, stagingLock)); err != nil {
+		return err
+	}
+	if !s.named() {
+		return nil // emptied, and somewhere else now
+	}
+	return ignoreMissing(o.calls.Rmdir(s.parent, s.name))
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// exposed reports whether others may rename what is published in the directory that st shows.
+func exposed(st *fsys.Stat) bool {
+	return st.Mode&fs.ModeSticky == 0 && st.Mode&0o022 != 0 || st.UID != fsys.Euid() && st.UID != 0
+}
+
+// publication is one file on its way to its name: without a name where the file system can, else in a staging directory.
+type publication struct {
+	op      *op
+	parent  fsys.Handle
+	dir     string
+	base    string
+	space   *space
+	h       fsys.Handle
+	staging *staging // nil for a nameless file
+}
+
+func (o *op) newPublication(dst string) (_ *publication, err error) {
+	p := &publication{op: o, h: fsys.NoHandle}
+	if strings.HasSuffix(dst, string(filepath.Separator)) {
+		_, _, err := split(dst)
+		return nil, newPathError("create", dst, err)
+	}
+	if p.parent, p.dir, p.base, err = o.openParent(dst); err != nil {
+		return nil, err
+	}
+	if p.space, err = newSpace(o, p.parent, p.dir); err != nil {
+		p.close(&err)
+		return nil, err
+	}
+	return p, nil
+}
+
+const stagingFile = "file"
+
+// create makes the file, with exactly the bits mode, and says on which volume.
+func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, err error) {
+	o, c := p.op, p.op.calls
+	dst := filepath.Join(p.dir, p.base)
+	h, err = c.CreateNameless(p.parent, uint32(mode))
+	if o.lacks(noNameless) && err == nil {
+		o.closing(h, &err)
+		err = errors.Join(err, errors.ErrUnsupported)
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
+		if p.staging, err = o.newStaging(p.parent, p.dir); err != nil {
+			return fsys.NoHandle, 0, err
+		}
+		h, err = p.staging.create(p.staging.dir, stagingFile, mode)
+	}
+	if err != nil {
+		return fsys.NoHandle, 0, newPathError("create", dst, err)
+	}
+	p.h = h
+	st, err := c.Stat(h, false)
+	if err == nil && st.Mode.Perm() != mode { // the umask or a default ACL
+		err = c.Chmod(h, mode)
+	}
+	return h, st.Volume, orPathError("create", dst, err)
+}
+
+// publish gives the file its name, which must not exist.
+func (p *publication) publish(mtime fsys.Stamp) error {
+	o, c := p.op, p.op.calls
+	dst := filepath.Join(p.dir, p.base)
+	in, name := p.parent, ""
+	if p.staging != nil {
+		in, name = p.staging.dir, stagingFile
+	}
+	if err := c.SetMtime(p.h, in, name, mtime); err != nil {
+		return newPathError("set time", dst, err)
+	}
+	if o.opts.Durable {
+		if err := c.Sync(p.h); err != nil {
+			return newPathError("sync", dst, err)
+		}
+	}
+	if err := p.link(dst); err != nil {
+		return err
+	}
+	if o.opts.Durable {
+		return orPathError("sync", p.dir, c.Sync(p.parent))
+	}
+	return nil
+}
+
+func (p *publication) link(dst string) error {
+	if p.staging != nil {
+		return p.staging.publish(stagingFile, p.base, p.h)
+	}
+	if err := p.op.calls.LinkNameless(p.h, p.parent, p.base); err != nil {
+		return publishFailed(dst, err)
+	}
+	return p.op.lookAgain(p.parent, p.base, p.h, dst)
+}
+
+// close releases everything; what was not published goes with its handle or its staging directory.
+func (p *publication) close(err *error) {
+	p.op.closing(p.h, err)
+	if p.staging != nil {
+		*err = errors.Join(*err, p.staging.discard())
+	}
+	p.op.closing(p.parent, err)
+}

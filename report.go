@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// Instant says what one look at a whole tree proves.
+type Instant uint8
+
+const (
+	InstantNone   Instant = iota // each file is proven for itself (Options.PerFile, an entry too young to be settled, FAT)
+	InstantWrites                // one instant as far as writes, renames and truncations go; stores through mappings are not excluded here
+	InstantAll                   // one instant
+)
+
+// String returns "none", "writes" or "all".
+func (i Instant) String() string {
+	switch i {
+	case InstantNone:
+		return "none"
+	case InstantWrites:
+		return "writes"
+	case InstantAll:
+		return "all"
+	}
+	return fmt.Sprintf("instant(%d)", uint8(i))
+}
+
+// MarshalText writes what String returns.
+func (i Instant) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// Report says what was done. It marshals to the object that --json prints and receipt.json holds.
+type Report struct {
+	Manifest           *Manifest
+	Instant            Instant // whether the whole tree had this state at one instant
+	Files, Dirs, Links int64
+	Bytes, Cloned      int64 // logical bytes copied, of these cloned
+	Skipped            []Skipped
+	Evidence           map[Evidence]int64 // files at each level
+	Exposed            bool               // others may write the destination's parent and could rename what was published
+	Abandoned          int64              // calls still stuck in the kernel behind a stalled writer
+	Weakest            Proof              // of the file proven least; zero if there is none
+	Rounds             int
+	MetadataOnly       int64 // drifts of ctime alone that a second hash settled
+	SpecialModes       int64 // directories whose setgid or sticky bit is not in the manifest; files, too, without PreserveMode
+	Elapsed            time.Duration
+
+	// Of a Checkpoint.
+	Baseline     Digest   // zero if none
+	Scanned      int64    // entries recorded; Files, Dirs, Links and Bytes then count what was carried
+	Patterns     []string // that excluded
+	IndexHits    int64    // files not read because the index knew them
+	IndexIgnored string   // why the index was not used; empty if it was
+}
+
+// Skipped is one entry that was left out, with all beneath it.
+type Skipped struct {
+	Path    string
+	Because string // "excluded", "scratch", "special", "escapes", "dangling", "skip"
+	Rule    string // the pattern or link text that decided
+}
+
+// MarshalJSON writes the object that --json prints; the manifest stands as its digest. Strings that are not UTF-8 come a second
+// time in base64, under the same key with _b64 at its end. What is only of a Checkpoint is left out where it is zero.
+func (r *Report) MarshalJSON() ([]byte, error) {
+	out := reportJSON{
+		Files: r.Files, Dirs: r.Dirs, Links: r.Links, Bytes: r.Bytes, Cloned: r.Cloned,
+		Skipped:      r.Skipped,
+		Evidence:     r.Evidence,
+		Rounds:       r.Rounds,
+		MetadataOnly: r.MetadataOnly,
+		Instant:      r.Instant,
+		Exposed:      r.Exposed,
+		Seconds:      r.Elapsed.Seconds(),
+		SpecialModes: r.SpecialModes,
+		Abandoned:    r.Abandoned,
+		Scanned:      r.Scanned,
+		Patterns:     r.Patterns,
+		IndexHits:    r.IndexHits,
+		IndexIgnored: r.IndexIgnored,
+	}
+	if out.Skipped == nil {
+		out.Skipped = []Skipped{}
+	}
+	if out.Evidence == nil {
+		out.Evidence = map[Evidence]int64{}
+	}
+	if r.Weakest != (Proof{}) {
+		out.Weakest = &r.Weakest
+	}
+	if r.Manifest != nil {
+		out.ManifestDigest = r.Manifest.Digest().String()
+	}
+	if !r.Baseline.IsZero() {
+		out.Baseline = r.Baseline.String()
+	}
+	if slices.ContainsFunc(r.Patterns, func(p string) bool { return !utf8.ValidString(p) }) {
+		for _, p := range r.Patterns {
+			out.PatternsB64 = append(out.PatternsB64, []byte(p))
+		}
+	}
+	return json.Marshal(out)
+}
+
+type reportJSON struct {
+	Files          int64              `json:"files"`
+	Dirs           int64              `json:"dirs"`
+	Links          int64              `json:"links"`
+	Bytes          int64              `json:"bytes"`
+	Cloned         int64              `json:"cloned"`
+	Skipped        []Skipped          `json:"skipped"`
+	Evidence       map[Evidence]int64 `json:"evidence"`
+	Weakest        *Proof             `json:"weakest"`
+	Rounds         int                `json:"rounds"`
+	MetadataOnly   int64              `json:"metadata_only"`
+	ManifestDigest string             `json:"manifest_digest"`
+	Instant        Instant            `json:"instant"`
+	Exposed        bool               `json:"exposed"`
+	Seconds        float64            `json:"seconds"`
+	SpecialModes   int64              `json:"special_modes"`
+	Abandoned      int64              `json:"abandoned"`
+
+	Baseline     string   `json:"baseline,omitempty"`
+	Scanned      int64    `json:"scanned,omitempty"`
+	Patterns     []string `json:"patterns,omitempty"`
+	PatternsB64  [][]byte `json:"patterns_b64,omitempty"`
+	IndexHits    int64    `json:"index_hits,omitempty"`
+	IndexIgnored string   `json:"index_ignored,omitempty"`
+}
+
+// MarshalJSON writes path, because and rule as [Report.MarshalJSON] says.
+func (s Skipped) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Path    string `json:"path"`
+		PathB64 string `json:"path_b64,omitempty"`
+		Because string `json:"because"`
+		Rule    string `json:"rule"`
+		RuleB64 string `json:"rule_b64,omitempty"`
+	}{s.Path, notUTF8(s.Path), s.Because, s.Rule, notUTF8(s.Rule)})
+}
+
+// MarshalJSON writes what is known of one file, without its State, as [Report.MarshalJSON] says.
+func (p Proof) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		SHA256   string   `json:"sha256"`
+		Evidence Evidence `json:"evidence"`
+		Because  string   `json:"because"`
+		Size     int64    `json:"size"`
+		Path     string   `json:"path"`
+		PathB64  string   `json:"path_b64,omitempty"`
+		Attempts int      `json:"attempts"`
+	}{p.Entry.Digest.String(), p.Evidence, p.Because, p.Entry.Size, p.Entry.Path, notUTF8(p.Entry.Path), p.Attempts})
+}
+
+// notUTF8 returns s in base64 if JSON cannot hold it, else nothing.
+func notUTF8(s string) string {
+	if utf8.ValidString(s) {
+		return ""
+	}
+	return base64.StdEncoding.EncodeToString([]byte(s))
+}

@@ -1,0 +1,650 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"holdstill.example/snapshot/internal/fsys"
+	"holdstill.example/snapshot/internal/quote"
+)
+
+// CopyDir copies the tree at src (followed if it is a link) to dst, which must not exist ([fs.ErrExist]) and appears only
+// when whole. Files get the mode 0400, or 0500 with any execute bit, and directories 0500, unless Options.PreserveMode.
+// Modification times are kept; owners, extended attributes, ACLs, capabilities and hard links are not.
+//
+// Errors are [ErrChanged], [ErrBusy], [ErrEvidence], [ErrNotRegular], [ErrEscapes], [ErrSpecialMode], [ErrLimit],
+// [ErrUntrusted], and those of the system; nothing is left behind then, or [ErrLeftover] says what.
+func CopyDir(ctx context.Context, dst, src string, opts *Options) (_ *Report, err error) {
+	t, err := newTree(ctx, "copy", src, opts)
+	if err != nil {
+		return nil, err
+	}
+	defer t.end(&err)
+	parent, dir, base, err := t.openParent(dst)
+	if err != nil {
+		return nil, err
+	}
+	defer t.closing(parent, &err)
+	if err := t.refuseInside(dir, dst); err != nil {
+		return nil, err
+	}
+	if t.space, err = newSpace(t.op, parent, dir); err != nil {
+		return nil, err
+	}
+	if t.staging, err = t.newStaging(parent, dir); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.staging.discard()) }()
+	if err := t.makeTop(); err != nil {
+		return nil, err
+	}
+	defer func() { t.closing(t.out, &err) }()
+	report, err := t.take()
+	if err != nil {
+		return nil, err
+	}
+	st, err := t.calls.Stat(parent, false)
+	if err != nil {
+		return nil, newPathError("stat", dir, err)
+	}
+	report.Exposed = exposed(&st)
+	if err := t.publishTop(base); err != nil {
+		return nil, err
+	}
+	report.Elapsed = time.Since(t.started)
+	return report, nil
+}
+
+// Scan reads the tree at src as [CopyDir] does and writes nothing: a baseline for Checkpoint, or a dry run.
+// Its manifest has the permission bits and the link texts of the source.
+func Scan(ctx context.Context, src string, opts *Options) (_ *Report, err error) {
+	t, err := newTree(ctx, "scan", src, opts)
+	if err != nil {
+		return nil, err
+	}
+	defer t.end(&err)
+	report, err := t.take()
+	if err != nil {
+		return nil, err
+	}
+	report.Elapsed = time.Since(t.started)
+	return report, nil
+}
+
+// newTree opens the root: the one time that its path is looked up, but for the collect.
+func newTree(ctx context.Context, verb, src string, opts *Options) (_ *tree, err error) {
+	if err := opts.check(verb); err != nil {
+		return nil, err
+	}
+	if err := fsys.Supported(); err != nil {
+		return nil, newPathError(verb, src, err)
+	}
+	if err := canceled(ctx, verb, src); err != nil {
+		return nil, err
+	}
+	t := &tree{
+		op: newOp(opts), ctx: ctx, verb: verb, path: src, out: fsys.NoHandle,
+		began: fsys.Clock(), started: time.Now(),
+	}
+	t.handles.limit = max(fsys.OpenLimit()/4, 8)
+	for range min(t.opts.Workers, max(t.handles.limit/4, 1)) {
+		r := newReader(t.op)
+		r.ctimeLater = !t.opts.PerFile
+		t.workers = append(t.workers, &worker{tree: t, reader: r})
+	}
+	if err := t.openRoot(); err != nil {
+		return nil, errors.Join(err, t.finish())
+	}
+	return t, nil
+}
+
+func (t *tree) openRoot() (err error) {
+	h, err := t.calls.OpenRoot(t.path)
+	if err != nil {
+		return newPathError("open", t.path, err)
+	}
+	src, err := t.lookAt(h, t.path)
+	if err == nil && src.kind.Pseudo {
+		err = newPathError("open", t.path, fmt.Errorf("%w: %s is no file system for files", ErrNotRegular, src.kind.Name))
+	}
+	if err != nil {
+		t.closing(h, &err)
+		return err
+	}
+	t.root = &dir{in: h, out: t.out, kind: src.kind, users: 1, placed: true}
+	t.top = node{seen: src.stat.Seen, sub: t.root, flags: counted}
+	t.entries.Store(1)
+	return nil
+}
+
+// end closes what the walk held, whatever happened.
+func (t *tree) end(err *error) {
+	t.shutAll()
+	t.closing(t.root.in, err)
+	t.progress.end()
+	*err = errors.Join(*err, t.finish())
+}
+
+// refuseInside refuses a destination inside the source before anything is written. What a bind mount hides from it is found
+// by the walk, which meets the staging directory.
+func (t *tree) refuseInside(dir, dst string) error {
+	real, err := filepath.Abs(dir)
+	if err == nil {
+		real, err = filepath.EvalSymlinks(real)
+	}
+	if err != nil {
+		return newPathError("create", dst, err)
+	}
+	for {
+		inside, err := t.isRoot(real)
+		switch {
+		case err != nil:
+			return newPathError("open", real, err)
+		case inside:
+			return newPathError("create", dst, fmt.Errorf("%w: the destination lies inside the source %s", ErrEscapes, quote.Name(t.path)))
+		case real == filepath.Dir(real):
+			return nil
+		}
+		real = filepath.Dir(real)
+	}
+}
+
+func (t *tree) isRoot(path string) (is bool, err error) {
+	pin, err := t.calls.PinPath(path)
+	if errors.Is(err, fs.ErrPermission) { // then it is not the root, which was opened
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	st, err := t.calls.Stat(pin, false)
+	t.closing(pin, &err)
+	return sameInode(&t.top.seen, &st.Seen), err
+}
+
+// makeTop makes the copy's root in the staging directory.
+func (t *tree) makeTop() error {
+	where := filepath.Join(t.staging.where(), stagingTree)
+	if err := t.calls.Mkdir(t.staging.dir, stagingTree, 0o700); err != nil {
+		return newPathError("mkdir", where, err)
+	}
+	out, err := t.calls.OpenDir(t.staging.dir, stagingTree)
+	if err != nil {
+		return newPathError("open", where, err)
+	}
+	t.out, t.root.out = out, out
+	st, err := t.calls.Stat(out, false)
+	if err != nil {
+		return newPathError("stat", where, err)
+	}
+	t.volume = st.Volume
+	return nil
+}
+
+// publishTop makes the copy visible. Its root gets its mode last: a directory without owner write cannot be moved to another
+// parent, so a kill in between leaves the copy whole at 0700.
+func (t *tree) publishTop(base string) (err error) {
+	dst := filepath.Join(t.staging.path, base)
+	if err := t.calls.SetMtimeAt(t.staging.dir, stagingTree, t.top.seen.Mtime); err != nil {
+		return newPathError("set time", dst, err)
+	}
+	if t.opts.Durable {
+		if err := t.syncTree(); err != nil {
+			return newPathError("sync", dst, err)
+		}
+	}
+	if err := t.staging.publish(stagingTree, base, t.out); err != nil {
+		if errors.Is(err, ErrUntrusted) { // somewhere, by some name: it must not stay
+			var st fsys.Stat
+			var e error
+			if st, e = t.calls.Stat(t.out, false); e == nil {
+				e = t.empty(t.out, &st.Seen, "")
+			}
+			err = errors.Join(err, e)
+		}
+		return err
+	}
+	if err := t.calls.Chmod(t.out, t.dirMode(&t.top)); err != nil {
+		return newPathError("chmod", dst, err)
+	}
+	if !t.opts.Durable {
+		return nil
+	}
+	if err := errors.Join(t.calls.Sync(t.out), t.calls.Sync(t.staging.parent)); err != nil {
+		return newPathError("sync", dst, err)
+	}
+	return nil
+}
+
+// syncTree makes the data durable. Where one call does it for all, it is 3 to 18 times cheaper than one for each file, which
+// elsewhere the copy and the sealing have made.
+func (t *tree) syncTree() error {
+	err := t.calls.SyncAll(t.out)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = t.calls.Sync(t.out)
+	}
+	return err
+}
+
+// take copies and collects until a round shows no drift, then decides about links, seals and reports.
+func (t *tree) take() (*Report, error) {
+	dirs := []*dir{t.root}
+	rounds := 1
+	for ; ; rounds++ {
+		t.progress.newRound()
+		if err := t.round(dirs); err != nil {
+			return nil, err
+		}
+		drifts := t.drifts
+		if len(drifts) == 0 {
+			break
+		}
+		if rounds >= t.opts.Attempts {
+			return nil, t.driftFailed(drifts, rounds)
+		}
+		var err error
+		if dirs, err = t.prepare(drifts); err != nil {
+			return nil, err
+		}
+	}
+	t.phase("proven")
+	t.prune(t.root)
+	if err := newResolver(t).settle(t.root); err != nil {
+		return nil, err
+	}
+	if t.staging != nil {
+		if err := t.seal(t.root); err != nil {
+			return nil, err
+		}
+	}
+	report, err := t.report(rounds)
+	if err == nil {
+		t.phase("reported")
+	}
+	return report, err
+}
+
+// round is copy, join, collect, and the window for suspects.
+func (t *tree) round(dirs []*dir) error {
+	t.drifts, t.suspects = t.drifts[:0:0], nil
+	if err := t.copyRound(dirs); err != nil {
+		return err
+	}
+	t.phase("joined")
+	if t.opts.PerFile {
+		return nil
+	}
+	if err := t.collect(nil); err != nil {
+		return err
+	}
+	t.phase("collected")
+	if len(t.drifts) > 0 {
+		return nil
+	}
+	return t.resolve()
+}
+
+// driftFailed is the error after the last round: a file that changed tells more than the directory in which it was replaced.
+func (t *tree) driftFailed(drifts []driftAt, rounds int) error {
+	at := slices.MinFunc(drifts, func(a, b driftAt) int {
+		return cmp.Or(cmp.Compare(t.rank(a), t.rank(b)), cmp.Compare(t.place(a.dir, a.index), t.place(b.dir, b.index)))
+	})
+	if at.err != nil && errors.Is(at.err, ErrBusy) {
+		return at.err
+	}
+	e := &ChangeError{
+		Path: t.place(at.dir, at.index), Reason: at.reason,
+		Before: stateOf(&t.entry(at.dir, at.index).seen), After: stateOf(&at.after),
+		Attempts: rounds, More: len(drifts) - 1, Err: ErrChangedDuringSnapshot,
+	}
+	if seen, ok := errors.AsType[*ChangeError](at.err); ok {
+		e.Before, e.After = seen.Before, seen.After
+	}
+	return e
+}
+
+func (t *tree) rank(at driftAt) int {
+	if t.entry(at.dir, at.index).sub != nil {
+		return 1
+	}
+	return 0
+}
+
+// prepare marks what the next round copies. Directories that drifted are listed again now, from the top down, since a
+// listing may drop what lies beneath.
+func (t *tree) prepare(drifts []driftAt) ([]*dir, error) {
+	t.drifts = nil
+	var list, again []*dir
+	for _, at := range drifts {
+		n := t.entry(at.dir, at.index)
+		moved := at.reason == Modified || at.reason == MetadataOnly
+		switch {
+		case at.index < 0 && !moved:
+			return t.restart()
+		case n.sub != nil && moved:
+			n.sub.relist = true
+			if at.after != (fsys.Seen{}) {
+				n.seen = at.after
+			}
+			again = append(again, n.sub)
+		case at.index >= 0:
+			n.flags |= todo
+			list = append(list, at.dir)
+		}
+	}
+	slices.SortFunc(again, func(a, b *dir) int { return cmp.Compare(a.depth, b.depth) })
+	t.waited = 0
+	for _, d := range slices.Compact(again) {
+		if d.gone {
+			continue
+		}
+		if err := t.listAgain(d); err != nil {
+			return nil, err
+		}
+		list = append(list, d)
+	}
+	slices.SortFunc(list, func(a, b *dir) int { return cmp.Compare(a.depth, b.depth) })
+	seen := make(map[*dir]bool, len(list))
+	return slices.DeleteFunc(list, func(d *dir) bool {
+		twice := seen[d]
+		seen[d] = true
+		return twice || d.gone
+	}), nil
+}
+
+// listAgain lists a directory that drifted; if it is young it is worth a wait of its own.
+func (t *tree) listAgain(d *dir) error {
+	w := t.workers[0]
+	t.expect(d, 1)
+	defer t.done(d)
+	later, err := w.listDir(d, false)
+	if later {
+		if _, err := t.settle(t.ctx, &t.node(d).seen, d.kind, t.placeDir(d)); err != nil {
+			return err
+		}
+		_, err = w.listDir(d, true)
+	}
+	if err == nil {
+		return nil
+	}
+	return t.soft(d.parent, d.indexOrRoot(), err)
+}
+
+func (d *dir) indexOrRoot() int {
+	if d.parent == nil {
+		return -1
+	}
+	return d.index
+}
+
+// restart begins anew with what the root's path names now.
+func (t *tree) restart() ([]*dir, error) {
+	w := t.workers[0]
+	t.handles.mu.Lock()
+	w.forget(t.root)
+	t.handles.mu.Unlock()
+	t.shutAll()
+	var err error
+	t.closing(t.root.in, &err)
+	t.root.in = fsys.NoHandle
+	if err != nil {
+		return nil, newPathError("close", t.path, err)
+	}
+	t.bytes.Store(0)
+	if t.staging != nil {
+		st, err := t.calls.Stat(t.out, false)
+		if err == nil {
+			err = t.empty(t.out, &st.Seen, "")
+		}
+		if err != nil {
+			return nil, newPathError("remove", t.staging.where(), err)
+		}
+	}
+	if err := t.openRoot(); err != nil {
+		return nil, err
+	}
+	return []*dir{t.root}, nil
+}
+
+// prune leaves excluded directories out in which nothing is kept after all.
+func (t *tree) prune(d *dir) (kept bool) {
+	for i := range d.kids {
+		n := &d.kids[i]
+		if n.sub != nil && !t.prune(n.sub) && n.is(excluded) {
+			n.leaveOut(leftExcluded)
+		}
+		kept = kept || !n.is(skipped)
+	}
+	return kept
+}
+
+// dirMode returns the bits that the copy of a directory gets.
+func (t *tree) dirMode(n *node) fs.FileMode {
+	if t.opts.PreserveMode {
+		return n.seen.Mode.Perm()
+	}
+	return 0o500
+}
+
+// seal makes the links of d, which come after everything else so that nothing is ever written through one, and then, from
+// the bottom up, gives directories their times and modes.
+func (t *tree) seal(d *dir) (err error) {
+	if err := canceled(t.ctx, t.verb, t.placeDir(d)); err != nil {
+		return err
+	}
+	if err := t.enter(d); err != nil {
+		return t.sealFailed(d, err)
+	}
+	defer t.leave(d)
+	for i := range d.kids {
+		if err := t.sealEntry(d, i); err != nil {
+			return err
+		}
+	}
+	if t.opts.Durable && !fsys.SyncsAll {
+		return t.destination("sync", d.parent, d.indexOrRoot(), t.calls.Sync(d.out))
+	}
+	return nil
+}
+
+func (t *tree) sealFailed(d *dir, err error) error {
+	if gone, ok := errors.AsType[*driftError](err); ok { // after the instant that was proven, but the handle is needed
+		return &ChangeError{
+			Path: t.placeDir(d), Reason: gone.reason, Before: stateOf(&t.node(d).seen), After: stateOf(&gone.after),
+			Attempts: 1, Err: ErrChangedDuringSnapshot,
+		}
+	}
+	return err
+}
+
+func (t *tree) sealEntry(d *dir, i int) error {
+	n := &d.kids[i]
+	switch {
+	case n.is(skipped):
+		if n.sub != nil && n.sub.placed {
+			return t.destination("remove", d, i, t.removeEmpty(d, n))
+		}
+		return nil
+	case n.link != nil:
+		if err := t.calls.Symlink(n.link.copy, d.out, n.name); err != nil {
+			return t.destination("link", d, i, err)
+		}
+		return t.destination("set time", d, i, t.calls.SetMtimeAt(d.out, n.name, n.seen.Mtime))
+	case n.sub == nil:
+		return nil
+	}
+	if err := t.seal(n.sub); err != nil {
+		return err
+	}
+	if err := t.calls.SetMtimeAt(d.out, n.name, n.seen.Mtime); err != nil {
+		return t.destination("set time", d, i, err)
+	}
+	if mode := t.dirMode(n); mode != 0o700 {
+		return t.destination("chmod", d, i, t.calls.ChmodAt(d.out, n.name, mode))
+	}
+	return nil
+}
+
+// removeEmpty removes an excluded directory that was walked for nothing, and the like beneath it.
+func (t *tree) removeEmpty(d *dir, n *node) (err error) {
+	out, err := t.calls.OpenDir(d.out, n.name)
+	if err != nil {
+		return err
+	}
+	var st fsys.Stat
+	if st, err = t.calls.Stat(out, false); err == nil {
+		err = t.empty(out, &st.Seen, "")
+	}
+	t.closing(out, &err)
+	if err != nil {
+		return err
+	}
+	return t.calls.Rmdir(d.out, n.name)
+}
+
+// report counts, and writes the manifest in its order.
+func (t *tree) report(rounds int) (*Report, error) {
+	r := &Report{
+		Rounds: rounds, Evidence: make(map[Evidence]int64), Instant: InstantAll,
+		Abandoned: t.abandoned.Load(), MetadataOnly: t.metadata, Cloned: t.cloned.Load(),
+	}
+	if t.opts.PerFile {
+		r.Instant = InstantNone
+	}
+	if t.opts.Exclude != nil {
+		r.Patterns = t.opts.Exclude.Patterns()
+	}
+	b := newManifestBuilder()
+	if err := t.reportEntry(r, b, nil, -1, "."); err != nil {
+		return nil, err
+	}
+	m, err := b.finish()
+	if err != nil {
+		return nil, newPathError("manifest", t.path, err)
+	}
+	r.Manifest = m
+	return r, nil
+}
+
+func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path string) error {
+	n := t.entry(d, i)
+	if n.is(skipped) {
+		r.Skipped = append(r.Skipped, t.leftOut(n, path))
+		return nil
+	}
+	e := t.manifestEntry(n, path)
+	if err := b.add(e); err != nil {
+		return newPathError("manifest", t.place(d, i), err)
+	}
+	t.tally(r, n, e, d)
+	if n.sub == nil {
+		return nil
+	}
+	prefix := path + "/"
+	if path == "." {
+		prefix = ""
+	}
+	for i := range n.sub.kids {
+		if err := t.reportEntry(r, b, n.sub, i, prefix+n.sub.kids[i].name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tree) manifestEntry(n *node, path string) Entry {
+	switch {
+	case n.link != nil:
+		return Entry{Path: path, Mode: fs.ModeSymlink | 0o777, Link: n.link.copy}
+	case n.sub != nil && t.staging != nil:
+		return Entry{Path: path, Mode: fs.ModeDir | t.dirMode(n)}
+	case n.sub != nil:
+		return Entry{Path: path, Mode: fs.ModeDir | n.seen.Mode.Perm()}
+	}
+	mode := n.seen.Mode.Perm()
+	if t.staging != nil {
+		mode, _ = t.copyMode(n.seen.Mode, path) // it was asked before the file was read
+	}
+	return Entry{Path: path, Mode: mode, Size: n.seen.Size, Digest: n.digest}
+}
+
+func (t *tree) leftOut(n *node, path string) Skipped {
+	s := Skipped{Path: path, Because: n.left.String()}
+	switch n.left {
+	case leftExcluded:
+		s.Rule, _ = t.opts.Exclude.Explain(path)
+	case leftEscapes, leftDangling:
+		s.Rule = n.link.text
+	}
+	return s
+}
+
+// tally counts one entry of the copy, and what its proof is worth for the instant.
+func (t *tree) tally(r *Report, n *node, e Entry, d *dir) {
+	special := n.seen.Mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0
+	if special && n.link == nil {
+		r.SpecialModes++
+	}
+	switch {
+	case n.is(young):
+		r.Instant = InstantNone
+	case n.is(weak):
+		r.Instant = min(r.Instant, InstantWrites)
+	}
+	switch {
+	case n.sub != nil:
+		r.Dirs++
+		return
+	case n.link != nil:
+		r.Links++
+		return
+	}
+	r.Files++
+	r.Bytes += n.seen.Size
+	r.Evidence[n.level]++
+	if r.Weakest.Evidence == 0 || n.level < r.Weakest.Evidence {
+		r.Weakest = Proof{
+			Entry: e, State: stateOf(&n.seen), Evidence: n.level, Because: n.why.text(d.kind), Attempts: r.Rounds,
+		}
+		r.Weakest.Entry.Path = n.name
+	}
+}
+
+// Lstat returns the State of name without following a final link, to ask later whether a file read before has changed since.
+func Lstat(name string) (_ State, err error) {
+	if err := fsys.Supported(); err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	dirName, base, err := split(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
+		dirName, base, err = name, "", nil // "dir/" and "..", which are directories
+	}
+	if err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	o := newOp(nil)
+	defer func() { err = errors.Join(err, o.finish()) }()
+	dir, err := o.calls.PinPath(dirName)
+	if err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	defer o.closing(dir, &err)
+	var st fsys.Stat
+	if base == "" {
+		st, err = o.calls.Stat(dir, true)
+	} else {
+		st, err = o.calls.StatAt(dir, base, true)
+	}
+	if err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	return stateOf(&st.Seen), nil
+}

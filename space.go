@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"sync"
+
+	"holdstill.example/snapshot/internal/fsys"
+)
+
+// space watches that Limits.ReserveBytes stays free at the destination, by what will really be written. nil watches nothing.
+type space struct {
+	calls   *fsys.Calls
+	dir     fsys.Handle
+	path    string
+	reserve int64
+	mu      sync.Mutex
+	left    int64 // that may be taken before the file system is asked again
+}
+
+// askEvery bounds how much is written on one answer: other programs fill the disk, too.
+const askEvery = 64 << 20
+
+func newSpace(o *op, dir fsys.Handle, path string) (*space, error) {
+	s := &space{calls: o.calls, dir: dir, path: path, reserve: o.opts.Limits.ReserveBytes}
+	if s.reserve < 0 {
+		return nil, nil
+	}
+	_, size, err := s.calls.Free(dir)
+	if err != nil {
+		return nil, newPathError("statfs", path, err)
+	}
+	if s.reserve == 0 {
+		s.reserve = min(256<<20, size/20)
+	}
+	return s, nil
+}
+
+// take accounts for n bytes that the entry at path needs, or refuses them before one is written.
+func (s *space) take(n int64, path string) error {
+	if s == nil || n == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left >= n {
+		s.left -= n
+		return nil
+	}
+	free, size, err := s.calls.Free(s.dir)
+	if err != nil {
+		return newPathError("statfs", s.path, err)
+	}
+	if size == 0 { // a file system that does not tell, such as ramfs
+		return nil
+	}
+	if free-n < s.reserve {
+		return &LimitError{Path: path, Field: "ReserveBytes", Limit: s.reserve, Got: max(free-n, 0)}
+	}
+	s.left = min(free-n-s.reserve, askEvery)
+	return nil
+}
+
+// allocated returns what a copy of a file will occupy: holes stay holes.
+func allocated(st *fsys.Stat) int64 {
+	const block = 4 << 10
+	whole := (st.Size + block - 1) &^ (block - 1)
+	return min(whole, (st.Blocks*512+block-1)&^(block-1))
+}

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"holdstill.example/snapshot/internal/fsys"
+)
+
+// tree is one copy of a tree under way. Its entries are kept without paths, at most some 200 bytes each.
+type tree struct {
+	*op
+	ctx     context.Context
+	verb    string
+	root    *dir
+	top     node   // the root's own entry
+	path    string // of the root, as given
+	out     fsys.Handle
+	staging *staging // nil if nothing is written
+	volume  uint64   // that the copy lies on
+	space   *space
+	queue   *pool
+
+	handles handles
+	workers []*worker
+	entries atomic.Int64
+	bytes   atomic.Int64
+	cloned  atomic.Int64
+
+	began   fsys.Stamp // the clock before the first look
+	started time.Time
+	leases  atomic.Int64 // held on suspects
+	polled  atomic.Int64 // nanoseconds since started
+
+	mu       sync.Mutex
+	young    []task // waits for stamps to settle
+	drifts   []driftAt
+	suspects []*suspect
+	metadata int64
+}
+
+// worker is what one goroutine of the pool owns.
+type worker struct {
+	*tree
+	reader *reader
+	list   []byte // buffer for listings
+}
+
+// dir is a directory: its entries in the order of the manifest, and its handles while somebody needs them.
+type dir struct {
+	parent *dir
+	index  int // of its entry among the parent's
+	depth  int
+	kids   []node
+	kind   *fsys.Kind
+	filter filterState
+	length int  // bytes of its path
+	relist bool // its listing has drifted
+	gone   bool // it was dropped from the tree
+
+	in, out fsys.Handle
+	users   int
+	pending int // tasks that will need it
+	newer   *dir
+	older   *dir
+	placed  bool // it exists in the copy
+}
+
+// node is an entry of a directory.
+type node struct {
+	seen   fsys.Seen // its State when it was read, or listed
+	digest Digest
+	name   string
+	sub    *dir  // of a directory
+	link   *link // of a symbolic link
+	flags  flags
+	level  Evidence
+	why    whyNot
+	left   leftOut
+}
+
+type flags uint16
+
+const (
+	todo     flags = 1 << iota // to be copied in this round
+	placed                     // a file that exists in the copy
+	skipped                    // left out, for the reason in left
+	excluded                   // a directory left out unless something beneath it is kept
+	young                      // its stamps were never settled
+	weak                       // a store through a mapping leaves no stamp here
+	counted                    // it is part of the totals
+)
+
+// leftOut says why an entry was left out.
+type leftOut uint8
+
+const (
+	leftExcluded leftOut = iota
+	leftSkip
+	leftSpecial
+	leftEscapes
+	leftDangling
+)
+
+// String returns what Skipped.Because says.
+func (l leftOut) String() string {
+	return [...]string{"excluded", "skip", "special", "escapes", "dangling"}[l]
+}
+
+func (n *node) leaveOut(why leftOut) {
+	n.flags = n.flags&^todo | skipped
+	n.left = why
+}
+
+func (n *node) is(f flags) bool { return n.flags&f != 0 }
+
+func (n *node) set(f flags, on bool) {
+	n.flags &^= f
+	if on {
+		n.flags |= f
+	}
+}
+
+// driftAt is one entry that changed under us.
+type driftAt struct {
+	dir    *dir
+	index  int // -1 for the root itself
+	reason Reason
+	after  fsys.Seen
+	err    error // not nil if more is known than the reason
+}
+
+func (t *tree) entry(d *dir, i int) *node {
+	if i < 0 {
+		return &t.top
+	}
+	return &d.kids[i]
+}
+
+// node returns the entry of d.
+func (t *tree) node(d *dir) *node {
+	if d.parent == nil {
+		return &t.top
+	}
+	return &d.parent.kids[d.index]
+}
+
+// pathOf returns the manifest path of an entry; it is made only for messages, filters and progress.
+func (t *tree) pathOf(d *dir, name string) string {
+	parts := []string{name}
+	for ; d.parent != nil; d = d.parent {
+		parts = append(parts, t.node(d).name)
+	}
+	for i, j := 0, len(parts)-1; i < j; i, j = i+1, j-1 {
+		parts[i], parts[j] = parts[j], parts[i]
+	}
+	return strings.Join(parts, "/")
+}
+
+// place returns the full path of an entry, for messages.
+func (t *tree) place(d *dir, i int) string {
+	if i < 0 || d == nil {
+		return t.path
+	}
+	return strings.TrimSuffix(t.path, "/") + "/" + t.pathOf(d, d.kids[i].name)
+}
+
+func (t *tree) placeDir(d *dir) string {
+	if d.parent == nil {
+		return t.path
+	}
+	return t.place(d.parent, d.index)
+}
+
+func (t *tree) drifted(d *dir, i int, reason Reason, after *fsys.Seen, err error) {
+	at := driftAt{dir: d, index: i, reason: reason, err: err}
+	if after != nil {
+		at.after = *after
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drifts = append(t.drifts, at)
+}
+
+// handles keeps the directories that are open within a bound: those on the way to what is being worked on, and no more than
+// the process can spare. A directory that has to be opened again must be the one that was recorded.
+type handles struct {
+	mu     sync.Mutex
+	limit  int
+	open   int
+	newest *dir // of those that nobody uses now
+	oldest *dir
+}
+
+// landmark: every landmark-th level of a deep tree stays open longest, so that coming back to a directory opens no more
+// than landmark others.
+const landmark = 64
+
+// enter opens d, and its copy if there is one, until leave.
+func (t *tree) enter(d *dir) error {
+	t.handles.mu.Lock()
+	defer t.handles.mu.Unlock()
+	return t.enterLocked(d)
+}
+
+func (t *tree) enterLocked(d *dir) error {
+	var closed []*dir
+	for ; d.in == fsys.NoHandle; d = d.parent {
+		closed = append(closed, d)
+	}
+	t.handles.use(d)
+	for i := len(closed) - 1; i >= 0; i-- {
+		next := closed[i]
+		if err := t.reenter(next); err != nil {
+			t.leaveLocked(d)
+			return err
+		}
+		t.handles.use(next)
+		t.leaveLocked(d)
+		d = next
+	}
+	return nil
+}
+
+// reenter opens d relative to its parent, which is open.
+func (t *tree) reenter(d *dir) (err error) {
+	n := t.node(d)
+	in, err := t.calls.OpenDir(d.parent.in, n.name)
+	if err != nil {
+		return t.vanished(d.parent, d.index, err)
+	}
+	defer func() {
+		if err != nil {
+			t.closing(in, &err)
+		}
+	}()
+	st, err := t.calls.Stat(in, d.parent.kind.Remote)
+	if err != nil {
+		return newPathError("stat", t.placeDir(d), err)
+	}
+	if !sameFile(&n.seen, &st.Seen) && !t.off(checkDirIdentity) {
+		return &driftError{reason: drift(&n.seen, &st.Seen), after: st.Seen}
+	}
+	out := fsys.NoHandle
+	if d.placed {
+		if out, err = t.calls.OpenDir(d.parent.out, n.name); err != nil {
+			return newPathError("open", t.placeDir(d), err)
+		}
+	}
+	d.in, d.out = in, out
+	t.handles.open += 2
+	return nil
+}
+
+// adopt gives d the handle that was just opened for it, in use.
+func (t *tree) adopt(d *dir, in fsys.Handle) {
+	t.handles.mu.Lock()
+	defer t.handles.mu.Unlock()
+	d.in, d.users = in, 1
+	t.handles.open += 2
+}
+
+func (t *tree) leave(d *dir) {
+	t.handles.mu.Lock()
+	defer t.handles.mu.Unlock()
+	t.leaveLocked(d)
+}
+
+func (t *tree) leaveLocked(d *dir) {
+	h := &t.handles
+	if d.users--; d.users > 0 {
+		return
+	}
+	h.push(d)
+	for h.open > h.limit && h.oldest != nil {
+		t.shut(h.victim())
+	}
+}
+
+// shut closes the handles of d, which nobody uses. A handle that was only read through, or to which nothing is written any
+// more, has no error to lose.
+func (t *tree) shut(d *dir) {
+	if d.in == fsys.NoHandle || d.parent == nil {
+		return
+	}
+	t.handles.unlink(d)
+	var err error
+	t.closing(d.in, &err)
+	t.closing(d.out, &err)
+	d.in, d.out = fsys.NoHandle, fsys.NoHandle
+	t.handles.open -= 2
+}
+
+// expect counts tasks that will need d, and done one that did: the last one shuts it. A directory that is needed needs the
+// one above it.
+func (t *tree) expect(d *dir, n int) {
+	t.handles.mu.Lock()
+	defer t.handles.mu.Unlock()
+	for ; n > 0 && d != nil; d = d.parent {
+		first := d.pending == 0
+		d.pending += n
+		n = 0
+		if first {
+			n = 1
+		}
+	}
+}
+
+func (t *tree) done(d *dir) {
+	t.handles.mu.Lock()
+	defer t.handles.mu.Unlock()
+	for ; d != nil; d = d.parent {
+		if d.pending--; d.pending > 0 {
+			return
+		}
+		if d.users == 0 {
+			t.shut(d)
+		}
+	}
+}
+
+// shutAll closes every directory but the root.
+func (t *tree) shutAll() {
+	t.handles.mu.Lock()
+	defer t.handles.mu.Unlock()
+	for t.handles.oldest != nil {
+		d := t.handles.oldest
+		t.handles.unlink(d)
+		t.shut(d)
+	}
+}
+
+// victim returns the directory that was left longest ago, a landmark only if there is nothing else.
+func (h *handles) victim() *dir {
+	for d := h.oldest; d != nil; d = d.newer {
+		if d.depth%landmark != 0 {
+			return d
+		}
+	}
+	return h.oldest
+}
+
+func (h *handles) use(d *dir) {
+	if d.users == 0 {
+		h.unlink(d)
+	}
+	d.users++
+}
+
+func (h *handles) push(d *dir) {
+	if d.parent == nil {
+		return // the root is held to the end
+	}
+	d.older, d.newer = h.newest, nil
+	if h.newest != nil {
+		h.newest.newer = d
+	} else {
+		h.oldest = d
+	}
+	h.newest = d
+}
+
+func (h *handles) unlink(d *dir) {
+	if d.newer == nil && d.older == nil && h.newest != d {
+		return
+	}
+	if d.newer != nil {
+		d.newer.older = d.older
+	} else {
+		h.newest = d.older
+	}
+	if d.older != nil {
+		d.older.newer = d.newer
+	} else {
+		h.oldest = d.newer
+	}
+	d.newer, d.older = nil, nil
+}
+
+// driftError says that an entry is not what was recorded: the round goes on without it.
+type driftError struct {
+	reason Reason
+	after  fsys.Seen
+}
+
+func (e *driftError) Error() string { return e.reason.String() }
+
+// vanished translates an open that failed after a look: a change if the name tells of one, else a failure.
+func (t *tree) vanished(d *dir, i int, err error) error {
+	if isGone(err) {
+		after, e := t.calls.StatAt(d.in, d.kids[i].name, d.kind.Remote)
+		switch {
+		case errors.Is(e, fs.ErrNotExist):
+			return &driftError{reason: Vanished}
+		case e == nil:
+			return &driftError{reason: max(drift(&d.kids[i].seen, &after.Seen), Replaced), after: after.Seen}
+		}
+		err = e
+	}
+	return newPathError("open", t.place(d, i), err)
+}
+
+// isGone reports whether an error of looking a name up says that the name is not, or not any more, what a look showed.
+func isGone(err error) bool {
+	for _, e := range []error{
+		fs.ErrNotExist, fsys.ErrIsLink,
+		syscall.ENOTDIR, syscall.ELOOP, syscall.ENXIO, syscall.ENODEV, syscall.ESTALE,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

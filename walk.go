@@ -1,0 +1,667 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"holdstill.example/snapshot/internal/fsys"
+)
+
+// copyRound walks what is to be copied in this round: the whole tree in the first, what drifted in the others. Entries whose
+// stamps are young wait in t.young until nothing else is left to do.
+func (t *tree) copyRound(dirs []*dir) error {
+	t.waited = 0
+	tasks := make([]task, 0, len(dirs))
+	for _, d := range dirs {
+		t.expect(d, 1)
+		tasks = append(tasks, task{dir: d})
+	}
+	return t.run(tasks, (*worker).copyTask, t.wakeYoung)
+}
+
+// wakeYoung waits until the entries that were too young are settled, or takes them as they are when the round's budget for
+// that is used up.
+func (t *tree) wakeYoung() ([]task, error) {
+	t.mu.Lock()
+	tasks := t.young
+	t.young = nil
+	t.mu.Unlock()
+	for i, k := range tasks {
+		if tasks[i].last {
+			continue
+		}
+		n := t.node(k.dir)
+		if k.hi > 0 {
+			n = &k.dir.kids[k.lo]
+		}
+		ok, err := t.settle(t.ctx, &n.seen, k.kind, t.path)
+		if err != nil {
+			return nil, err
+		}
+		tasks[i].last = !ok
+	}
+	return tasks, nil
+}
+
+func (t *tree) defers(k task) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.young = append(t.young, k)
+}
+
+func (w *worker) copyTask(k task) error {
+	if err := canceled(w.ctx, w.verb, w.path); err != nil {
+		return err
+	}
+	if k.hi > 0 {
+		return w.copyBatch(k)
+	}
+	return w.copyDir(k)
+}
+
+// soft records an error that is a drift of entry i of d, and returns any other.
+func (t *tree) soft(d *dir, i int, err error) error {
+	if gone, ok := errors.AsType[*driftError](err); ok {
+		t.drifted(d, i, gone.reason, &gone.after, nil)
+		return nil
+	}
+	if change, ok := errors.AsType[*ChangeError](err); ok && !errors.Is(err, ErrLeftover) {
+		t.drifted(d, i, change.Reason, nil, err)
+		return nil
+	}
+	if errors.Is(err, ErrBusy) && !errors.Is(err, errStalled) {
+		t.drifted(d, i, WriterArrived, nil, err)
+		return nil
+	}
+	if isGone(err) && !errors.Is(err, ErrNotRegular) && !errors.Is(err, errDestination) {
+		t.drifted(d, i, Vanished, nil, err)
+		return nil
+	}
+	return err
+}
+
+// errDestination marks what went wrong in the copy, where nothing may vanish.
+var errDestination = errors.New("in the copy")
+
+func (t *tree) destination(verb string, d *dir, i int, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = errCollision
+	}
+	return newPathError(verb, t.place(d, i), fmt.Errorf("%w: %w", errDestination, err))
+}
+
+// errCollision: the copy's directory is new and ours, so a name that is there already is another spelling of this one.
+var errCollision = errors.New("another name of the same directory is this name where the destination folds case")
+
+// copyDir opens a directory that its parent's batch found, lists it and hands its entries out.
+func (w *worker) copyDir(k task) error {
+	d := k.dir
+	later, err := w.listDir(d, k.last)
+	if later {
+		k.kind = d.kind
+		w.defers(k)
+		return nil
+	}
+	defer w.done(d)
+	if err != nil {
+		return w.soft(d.parent, d.index, err)
+	}
+	w.pushBatches(d)
+	return nil
+}
+
+// pushBatches hands out the entries of d that are to be copied.
+func (t *tree) pushBatches(d *dir) {
+	var tasks []task
+	for lo := 0; lo < len(d.kids); lo += batch {
+		hi := min(lo+batch, len(d.kids))
+		if slices.ContainsFunc(d.kids[lo:hi], func(n node) bool { return n.is(todo) }) {
+			tasks = append(tasks, task{dir: d, lo: lo, hi: hi})
+		}
+	}
+	t.expect(d, len(tasks))
+	t.queue.push(tasks...)
+}
+
+// listDir takes a listing of d that counts: its State is settled, and equal before and after. It reports true if the
+// directory is too young and may wait.
+func (w *worker) listDir(d *dir, last bool) (later bool, err error) {
+	if err := w.openForList(d); err != nil {
+		return false, err
+	}
+	defer w.leave(d)
+	if d.kids != nil && !d.relist {
+		return false, nil
+	}
+	const tries = 3 // under churn a third of the listings counts; what moves on is drift
+	for range tries {
+		clock := fsys.Clock()
+		before, err := w.calls.Stat(d.in, d.kind.Remote)
+		if err != nil {
+			return false, newPathError("stat", w.placeDir(d), err)
+		}
+		n := w.node(d)
+		if !sameFile(&n.seen, &before.Seen) {
+			return false, &driftError{reason: drift(&n.seen, &before.Seen), after: before.Seen}
+		}
+		n.seen = before.Seen
+		n.flags &^= young
+		if !settled(&before.Seen, clock, d.kind) && !w.off(checkSettled) || d.kind.NoChange {
+			if !last && !d.kind.NoChange {
+				return true, nil
+			}
+			n.flags |= young
+		}
+		names, err := w.names(d)
+		if err != nil {
+			return false, err
+		}
+		after, err := w.calls.Stat(d.in, d.kind.Remote)
+		if err != nil {
+			return false, newPathError("stat", w.placeDir(d), err)
+		}
+		if before.Seen == after.Seen || w.off(checkListing) {
+			return false, w.merge(d, names)
+		}
+		if err := canceled(w.ctx, "list", w.placeDir(d)); err != nil {
+			return false, err
+		}
+	}
+	now, err := w.calls.Stat(d.in, d.kind.Remote)
+	if err != nil {
+		return false, newPathError("stat", w.placeDir(d), err)
+	}
+	d.relist = true
+	return false, &driftError{reason: Modified, after: now.Seen}
+}
+
+// openForList enters d and, the first time, learns what file system it is on and refuses one that holds the copy itself.
+func (w *worker) openForList(d *dir) error {
+	if err := w.enter(d); err != nil {
+		return err
+	}
+	if d.kind == nil {
+		kind, err := w.calls.Kind(d.in, &w.node(d).seen)
+		if err != nil {
+			w.leave(d)
+			return newPathError("statfs", w.placeDir(d), err)
+		}
+		d.kind = kind
+	}
+	if d.placed || w.staging == nil {
+		return nil
+	}
+	if err := w.placeCopy(d); err != nil {
+		w.leave(d)
+		return err
+	}
+	return nil
+}
+
+// placeCopy makes the directory in the copy; it can be written until it is sealed.
+func (w *worker) placeCopy(d *dir) error {
+	n := w.node(d)
+	if err := w.space.take(4<<10, w.placeDir(d)); err != nil {
+		return err
+	}
+	if err := w.enter(d.parent); err != nil {
+		return err
+	}
+	defer w.leave(d.parent)
+	if err := w.calls.Mkdir(d.parent.out, n.name, 0o700); err != nil {
+		return w.destination("mkdir", d.parent, d.index, err)
+	}
+	out, err := w.calls.OpenDir(d.parent.out, n.name)
+	if err != nil {
+		return w.destination("open", d.parent, d.index, err)
+	}
+	w.handles.mu.Lock()
+	defer w.handles.mu.Unlock()
+	d.out, d.placed = out, true
+	return nil
+}
+
+// names lists d. Limits are tested while names come, so that a directory of a billion names ends early.
+func (w *worker) names(d *dir) ([]string, error) {
+	if err := w.calls.Rewind(d.in); err != nil {
+		return nil, newPathError("list", w.placeDir(d), err)
+	}
+	if w.list == nil {
+		w.list = make([]byte, fsys.ListBufferSize)
+	}
+	names := make([]string, 0, len(d.kids))
+	err := w.calls.List(d.in, w.list, func(name string) error {
+		names = append(names, name)
+		if total := w.entries.Load() - int64(len(d.kids)) + int64(len(names)); total > w.opts.Limits.MaxEntries {
+			return &LimitError{Path: w.placeDir(d), Field: "MaxEntries", Limit: w.opts.Limits.MaxEntries, Got: total}
+		}
+		return w.admit(d, name)
+	})
+	if err != nil {
+		return nil, orPathErrorOnce("list", w.placeDir(d), err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// admit refuses names that could be taken for a path, which a lying file system may hand out, and paths beyond the bound.
+func (w *worker) admit(d *dir, name string) error {
+	switch got := d.length + 1 + len(name); {
+	case !fsys.ValidName(name):
+		return newPathError("list", w.placeDir(d), fmt.Errorf("a directory entry has the name %q: %w", name, fs.ErrInvalid))
+	case got > w.opts.Limits.MaxPath:
+		return &LimitError{Path: w.placeDir(d), Field: "MaxPath", Limit: int64(w.opts.Limits.MaxPath), Got: int64(got)}
+	}
+	return nil
+}
+
+// orPathErrorOnce puts a path to an error of the system, not to one that has it already.
+func orPathErrorOnce(verb, path string, err error) error {
+	if _, ok := errors.AsType[*LimitError](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return err
+	}
+	return newPathError(verb, path, err)
+}
+
+// merge takes a new listing over: entries that were there keep what is known of them, vanished ones leave the copy.
+func (w *worker) merge(d *dir, names []string) error {
+	d.relist = false
+	old := d.kids
+	kids := make([]node, 0, len(names))
+	for len(old) > 0 || len(names) > 0 {
+		switch {
+		case len(old) == 0 || len(names) > 0 && names[0] < old[0].name:
+			kids = append(kids, node{name: names[0], flags: todo})
+			w.entries.Add(1)
+			names = names[1:]
+		case len(names) == 0 || old[0].name < names[0]:
+			if err := w.drop(d, &old[0]); err != nil {
+				return err
+			}
+			w.entries.Add(-1)
+			old = old[1:]
+		default:
+			kids = append(kids, old[0])
+			if sub := old[0].sub; sub != nil {
+				sub.index = len(kids) - 1
+			}
+			names, old = names[1:], old[1:]
+		}
+	}
+	d.kids = kids
+	return nil
+}
+
+// drop removes an entry from the copy, and from the totals what it added.
+func (w *worker) drop(d *dir, n *node) error {
+	w.uncount(d, n)
+	if w.staging != nil && n.is(placed) {
+		if err := w.calls.Unlink(d.out, n.name); err != nil {
+			return newPathError("remove", w.pathOf(d, n.name), fmt.Errorf("%w: %w", errDestination, err))
+		}
+	}
+	if n.sub != nil {
+		if err := w.dropDir(d, n); err != nil {
+			return err
+		}
+	}
+	*n = node{name: n.name, flags: todo}
+	return nil
+}
+
+func (w *worker) dropDir(d *dir, n *node) (err error) {
+	w.handles.mu.Lock()
+	w.forget(n.sub)
+	w.handles.mu.Unlock()
+	if !n.sub.placed {
+		return nil
+	}
+	out, err := w.calls.OpenDir(d.out, n.name)
+	if err == nil {
+		var st fsys.Stat
+		if st, err = w.calls.Stat(out, false); err == nil {
+			err = w.empty(out, &st.Seen, "")
+		}
+		w.closing(out, &err)
+	}
+	if err == nil {
+		err = w.calls.Rmdir(d.out, n.name)
+	}
+	if err != nil {
+		return newPathError("remove", w.pathOf(d, n.name), fmt.Errorf("%w: %w", errDestination, err))
+	}
+	return nil
+}
+
+// forget shuts a subtree and takes it from the totals.
+func (w *worker) forget(d *dir) {
+	for i := range d.kids {
+		n := &d.kids[i]
+		w.uncount(d, n)
+		w.entries.Add(-1)
+		if n.sub != nil {
+			w.forget(n.sub)
+		}
+	}
+	d.kids, d.gone = nil, true
+	w.shut(d)
+}
+
+func (w *worker) copyBatch(k task) error {
+	d := k.dir
+	err := w.enter(d)
+	if err != nil {
+		w.done(d)
+		return w.soft(d.parent, d.index, err)
+	}
+	for i := k.lo; i < k.hi && err == nil; i++ {
+		if n := &d.kids[i]; n.is(todo) {
+			var later *fsys.Kind
+			for range maxMetadataTries {
+				later, err = w.copyEntry(d, i, k.last)
+				if change, ok := errors.AsType[*ChangeError](err); !ok || change.Reason != MetadataOnly {
+					break
+				}
+			}
+			if later != nil {
+				w.expect(d, 1)
+				w.defers(task{dir: d, lo: i, hi: i + 1, kind: later})
+			}
+			err = w.soft(d, i, err)
+		}
+		if e := canceled(w.ctx, w.verb, w.place(d, i)); e != nil && err == nil {
+			err = e
+		}
+	}
+	w.leave(d)
+	w.done(d)
+	return err
+}
+
+// copyEntry pins the name, looks, and does what its kind asks for. An entry that is too young may wait: then it returns the
+// kind of its file system.
+func (w *worker) copyEntry(d *dir, i int, last bool) (later *fsys.Kind, err error) {
+	n := &d.kids[i]
+	if err := w.drop(d, n); err != nil {
+		return nil, err
+	}
+	state, out := w.excludes(d, n)
+	if out {
+		return nil, nil
+	}
+	pin, err := w.calls.Pin(d.in, n.name)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return w.copyUnpinned(d, i, state, last)
+	}
+	if err != nil {
+		return nil, w.vanished(d, i, err)
+	}
+	defer w.closing(pin, &err)
+	looked, err := w.look(d, i, pin)
+	if err != nil {
+		return nil, err
+	}
+	return w.copyLooked(d, i, pin, &looked, state, last)
+}
+
+// copyUnpinned is copyEntry where nothing can be pinned.
+func (w *worker) copyUnpinned(d *dir, i int, state filterState, last bool) (later *fsys.Kind, err error) {
+	looked := source{clock: fsys.Clock(), kind: d.kind}
+	if looked.stat, err = w.calls.StatAt(d.in, d.kids[i].name, false); err != nil {
+		return nil, w.vanished(d, i, err)
+	}
+	return w.copyLooked(d, i, fsys.NoHandle, &looked, state, last)
+}
+
+// look takes the first State of a pin. What lies on the directory's own mount is on the file system of the directory.
+func (w *worker) look(d *dir, i int, pin fsys.Handle) (source, error) {
+	looked := source{clock: fsys.Clock()}
+	var err error
+	if looked.stat, err = w.calls.Stat(pin, d.kind.Remote); err != nil {
+		return looked, newPathError("stat", w.place(d, i), err)
+	}
+	looked.kind = d.kind
+	if looked.stat.Mount != w.node(d).seen.Mount {
+		if looked.kind, err = w.calls.Kind(pin, &looked.stat.Seen); err != nil {
+			return looked, newPathError("statfs", w.place(d, i), err)
+		}
+	}
+	return looked, nil
+}
+
+func (w *worker) copyLooked(d *dir, i int, pin fsys.Handle, looked *source, state filterState, last bool) (later *fsys.Kind, err error) {
+	n := &d.kids[i]
+	n.seen = looked.stat.Seen
+	mounted := looked.stat.MountRoot || looked.stat.Mount != w.node(d).seen.Mount
+	switch {
+	case mounted && !w.opts.CrossMounts && !w.off(checkMount):
+		return nil, newPathError("read", w.place(d, i), fmt.Errorf("%w: another file system is mounted there; CrossMounts enters it", ErrEscapes))
+	case w.skips(d, n):
+		return nil, nil
+	}
+	isYoung := looked.kind.NoChange || !settled(&n.seen, looked.clock, looked.kind) && !w.off(checkSettled)
+	if isYoung && !last && !looked.kind.NoChange && !n.seen.Mode.IsDir() { // a directory waits when it is listed
+		return looked.kind, nil
+	}
+	if err := w.count(d, n); err != nil {
+		return nil, err
+	}
+	switch n.seen.Mode.Type() {
+	case fs.ModeDir:
+		return nil, w.foundDir(d, i, state)
+	case fs.ModeSymlink:
+		// Where stamps are coarse, another link could get the same number and the same stamps in one grain.
+		n.set(young, isYoung)
+		err = w.copyLink(d, i, pin)
+	default:
+		err = w.copyFile(d, i, pin, looked)
+	}
+	n.set(todo, err != nil)
+	return nil, err
+}
+
+// count tests the bounds on the whole tree before a byte of the entry is read.
+func (w *worker) count(d *dir, n *node) error {
+	n.flags |= counted
+	got := w.bytes.Add(n.weight(d))
+	if got > w.opts.Limits.MaxBytes {
+		return &LimitError{Path: w.path + "/" + w.pathOf(d, n.name), Field: "MaxBytes", Limit: w.opts.Limits.MaxBytes, Got: got}
+	}
+	return nil
+}
+
+// uncount takes back what count added.
+func (t *tree) uncount(d *dir, n *node) {
+	if n.is(counted) {
+		t.bytes.Add(-n.weight(d))
+		n.flags &^= counted
+	}
+}
+
+// weight is what an entry adds to the total that MaxBytes bounds.
+func (n *node) weight(d *dir) int64 {
+	got := int64(d.length + 1 + len(n.name))
+	if n.seen.Mode.IsRegular() {
+		got += n.seen.Size
+	}
+	return got
+}
+
+// excludes applies Options.Exclude, which needs only the path. An excluded directory is walked if something beneath it may
+// be kept.
+func (w *worker) excludes(d *dir, n *node) (filterState, bool) {
+	n.flags &^= skipped | excluded
+	if w.opts.Exclude == nil {
+		return 0, false
+	}
+	path := w.pathOf(d, n.name)
+	out, _, state := w.opts.Exclude.match(path, d.filter)
+	switch {
+	case !out:
+		return state, false
+	case w.opts.Exclude.mayReinclude(path):
+		n.flags |= excluded
+		return state, false
+	}
+	n.leaveOut(leftExcluded)
+	return state, true
+}
+
+// skips applies what needs the State: an excluded entry that is no directory, Options.Skip, and SkipSpecial.
+func (w *worker) skips(d *dir, n *node) bool {
+	mode := n.seen.Mode
+	special := !mode.IsRegular() && !mode.IsDir() && mode.Type() != fs.ModeSymlink
+	switch {
+	case n.is(excluded) && !mode.IsDir():
+		n.leaveOut(leftExcluded)
+	case w.opts.Skip != nil && w.opts.Skip(w.pathOf(d, n.name), stateOf(&n.seen)):
+		n.leaveOut(leftSkip)
+	case special && w.opts.SkipSpecial:
+		n.leaveOut(leftSpecial)
+	default:
+		return false
+	}
+	return true
+}
+
+// foundDir records a directory and queues it.
+func (w *worker) foundDir(d *dir, i int, state filterState) error {
+	n := &d.kids[i]
+	depth := d.depth + 1
+	if depth > w.opts.Limits.MaxDepth {
+		return &LimitError{Path: w.place(d, i), Field: "MaxDepth", Limit: int64(w.opts.Limits.MaxDepth), Got: int64(depth)}
+	}
+	if w.staging != nil && sameInode(&n.seen, &w.staging.seen) {
+		return newPathError("read", w.place(d, i), fmt.Errorf("%w: the destination lies inside the source", ErrEscapes))
+	}
+	sub := &dir{
+		parent: d, index: i, depth: depth, filter: state,
+		length: d.length + 1 + len(n.name),
+		in:     fsys.NoHandle, out: fsys.NoHandle,
+	}
+	n.sub = sub
+	n.flags &^= todo
+	w.expect(sub, 1)
+	w.queue.push(task{dir: sub}) // from here on the entry belongs to the task
+	return nil
+}
+
+// copyLink records the text of a link.
+func (w *worker) copyLink(d *dir, i int, pin fsys.Handle) error {
+	n := &d.kids[i]
+	if w.opts.Links == LinksReject {
+		return newPathError("read", w.place(d, i), fmt.Errorf("%w: links are rejected", ErrEscapes))
+	}
+	in, name := pin, ""
+	if pin == fsys.NoHandle {
+		in, name = d.in, n.name
+	}
+	text, err := w.calls.ReadLink(in, name)
+	if err != nil {
+		return w.vanished(d, i, err)
+	}
+	if text == "" || strings.ContainsRune(text, 0) || len(text) > maxLinkText {
+		return newPathError("read", w.place(d, i), fmt.Errorf("a link of %d bytes: %w", len(text), fs.ErrInvalid))
+	}
+	n.link = &link{text: text}
+	return nil
+}
+
+// copyFile proves one regular file into the copy, or only reads it.
+func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err error) {
+	n := &d.kids[i]
+	path := w.place(d, i)
+	if err := w.regular(looked, path); err != nil {
+		return err
+	}
+	if err := w.singleLink(looked, path); err != nil {
+		return err
+	}
+	mode, err := w.copyMode(n.seen.Mode, path)
+	if err != nil {
+		return err
+	}
+	src, err := w.openLooked(d, n.name, pin, looked, path)
+	if err != nil {
+		return err
+	}
+	defer w.closing(src.h, &err)
+	var res read
+	if w.staging == nil {
+		res, err = w.reader.prove(w.ctx, &src, &noSink, path)
+	} else {
+		res, err = w.copyInto(d, i, &src, mode, path)
+	}
+	if err != nil {
+		return err
+	}
+	n.digest, n.level, n.why = res.digest, res.level, res.why
+	n.flags &^= young | weak
+	if res.level == Identified {
+		n.flags |= young
+	}
+	if !src.kind.Stores || src.stat.DAX {
+		n.flags |= weak
+	}
+	if res.cloned {
+		w.cloned.Add(n.seen.Size)
+	}
+	w.progress.file(path)
+	return nil
+}
+
+func (w *worker) openLooked(d *dir, name string, pin fsys.Handle, looked *source, path string) (source, error) {
+	if pin == fsys.NoHandle {
+		return w.openByName(d.in, name, path, &looked.stat.Seen)
+	}
+	return w.reopen(d.in, name, pin, looked, path)
+}
+
+// singleLink refuses a file with a second name whose owner is not the root's: a sandbox can link its host's secret into its
+// workspace, where protected_hardlinks does not forbid it.
+func (w *worker) singleLink(looked *source, path string) error {
+	if w.opts.SingleLink && looked.stat.Nlink > 1 && looked.stat.UID != w.top.seen.UID {
+		return newPathError("read", path, fmt.Errorf("%w: it has another name, and another owner than the root", ErrEscapes))
+	}
+	return nil
+}
+
+func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path string) (res read, err error) {
+	n := &d.kids[i]
+	if err := w.space.take(allocated(&src.stat), path); err != nil {
+		return res, err
+	}
+	h, err := w.staging.create(d.out, n.name, mode)
+	if err != nil {
+		return res, w.destination("create", d, i, err)
+	}
+	defer func() {
+		w.closing(h, &err)
+		if err != nil { // the next round begins anew
+			err = errors.Join(err, orPathError("remove", path, w.calls.Unlink(d.out, n.name)))
+			return
+		}
+		n.flags |= placed
+	}()
+	if res, err = w.reader.fill(w.ctx, src, h, w.volume, path); err != nil {
+		return res, err
+	}
+	if err := w.calls.SetMtime(h, d.out, n.name, src.stat.Mtime); err != nil {
+		return res, newPathError("set time", path, err)
+	}
+	if w.opts.Durable && !fsys.SyncsAll {
+		return res, orPathError("sync", path, w.calls.Sync(h))
+	}
+	return res, nil
+}
