@@ -5,7 +5,6 @@ package snapshot
 import (
 	"errors"
 	"io/fs"
-	"strings"
 	"syscall"
 	"testing"
 
