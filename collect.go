@@ -34,7 +34,7 @@ func (t *tree) collect(except map[*node]*suspect) error {
 func (t *tree) collectRoot(except map[*node]*suspect) error {
 	pin, err := t.calls.PinPath(t.path)
 	if err != nil {
-		if isGone(err) {
+		if fsys.IsGone(err) {
 			t.drifted(nil, -1, Vanished, nil, nil)
 			return nil
 		}
@@ -79,7 +79,7 @@ func (w *worker) collectEntry(d *dir, i int, except map[*node]*suspect) error {
 	}
 	st, err := w.calls.StatAt(d.in, n.name, d.kind.Remote)
 	switch {
-	case isGone(err):
+	case fsys.IsGone(err):
 		w.drifted(d, i, Vanished, nil, nil)
 		return nil
 	case err != nil:

@@ -11,7 +11,6 @@ import (
 	"hash"
 	"io"
 	"io/fs"
-	"syscall"
 
 	"holdstill.example/snapshot/internal/fsys"
 )
@@ -149,7 +148,7 @@ func (r *reader) stream(ctx context.Context, src *source, g *guard, out *sink, p
 		}
 		p, err := r.readAt(ctx, src, g, ask, off)
 		switch {
-		case errors.Is(err, syscall.EAGAIN):
+		case fsys.IsBlocked(err):
 			return Digest{}, newPathError("read", path, ErrBusy) // a mandatory lock
 		case err != nil:
 			return Digest{}, newPathError("read", path, atOffset(off, err))

@@ -98,9 +98,6 @@ func ahead(s *fsys.Seen, clock fsys.Stamp) bool {
 	return fsys.Stamp{Sec: clock.Sec + 1, Nsec: clock.Nsec}.Before(s.Ctime)
 }
 
-// tick is the longest grain of the coarse clock (CONFIG_HZ=100).
-const tick = 10 * time.Millisecond
-
 // settlesIn returns how long it takes until a State with the ctime of s can be settled.
 func settlesIn(s *fsys.Seen, kind *fsys.Kind) time.Duration {
 	now := fsys.Clock()
@@ -118,7 +115,7 @@ func settlesIn(s *fsys.Seen, kind *fsys.Kind) time.Duration {
 	return min(max(d, time.Millisecond), settleBudget)
 }
 
-// settleBudget is the longest time that a round waits for stamps to settle: the coarsest grain and a tick or ten.
+// settleBudget is the longest time that a round waits for stamps to settle: the coarsest grain and some ticks.
 const settleBudget = 2100 * time.Millisecond
 
 // settle waits, within what is left of the round's budget, until a State like s is settled. It reports false when the

@@ -316,9 +316,9 @@ func openFailed(path string, err error) error {
 	switch {
 	case errors.Is(err, fsys.ErrLeased):
 		return newPathError("open", path, ErrBusy)
-	case errors.Is(err, fsys.ErrIsLink), errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.ENODEV):
+	case fsys.IsOtherType(err):
 		return &ChangeError{Path: path, Reason: TypeChanged, Err: ErrChangedBeforeSnapshot}
-	case errors.Is(err, syscall.ESTALE):
+	case fsys.IsStale(err):
 		return &ChangeError{Path: path, Reason: Replaced, Err: ErrChangedBeforeSnapshot}
 	}
 	return newPathError("open", path, err)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
@@ -260,14 +259,6 @@ func (t *tree) reenter(d *dir) (err error) {
 	return nil
 }
 
-// adopt gives d the handle that was just opened for it, in use.
-func (t *tree) adopt(d *dir, in fsys.Handle) {
-	t.handles.mu.Lock()
-	defer t.handles.mu.Unlock()
-	d.in, d.users = in, 1
-	t.handles.open += 2
-}
-
 func (t *tree) leave(d *dir) {
 	t.handles.mu.Lock()
 	defer t.handles.mu.Unlock()
@@ -395,7 +386,7 @@ func (e *driftError) Error() string { return e.reason.String() }
 
 // vanished translates an open that failed after a look: a change if the name tells of one, else a failure.
 func (t *tree) vanished(d *dir, i int, err error) error {
-	if isGone(err) {
+	if fsys.IsGone(err) {
 		after, e := t.calls.StatAt(d.in, d.kids[i].name, d.kind.Remote)
 		switch {
 		case errors.Is(e, fs.ErrNotExist):
@@ -406,17 +397,4 @@ func (t *tree) vanished(d *dir, i int, err error) error {
 		err = e
 	}
 	return newPathError("open", t.place(d, i), err)
-}
-
-// isGone reports whether an error of looking a name up says that the name is not, or not any more, what a look showed.
-func isGone(err error) bool {
-	for _, e := range []error{
-		fs.ErrNotExist, fsys.ErrIsLink,
-		syscall.ENOTDIR, syscall.ELOOP, syscall.ENXIO, syscall.ENODEV, syscall.ESTALE,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }

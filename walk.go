@@ -78,7 +78,7 @@ func (t *tree) soft(d *dir, i int, err error) error {
 		t.drifted(d, i, WriterArrived, nil, err)
 		return nil
 	}
-	if isGone(err) && !errors.Is(err, ErrNotRegular) && !errors.Is(err, errDestination) {
+	if fsys.IsGone(err) && !errors.Is(err, ErrNotRegular) && !errors.Is(err, errDestination) {
 		t.drifted(d, i, Vanished, nil, err)
 		return nil
 	}

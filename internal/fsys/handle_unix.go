@@ -157,9 +157,6 @@ func (c *Calls) Lock(h Handle) error {
 	return again(func() error { return unix.Flock(int(h), unix.LOCK_EX|unix.LOCK_NB) })
 }
 
-// IsLocked reports whether Lock failed because somebody holds the lock.
-func IsLocked(err error) bool { return err == unix.EWOULDBLOCK }
-
 // Sync makes the contents of h durable.
 func (c *Calls) Sync(h Handle) error {
 	if err := c.at("Sync", ""); err != nil {

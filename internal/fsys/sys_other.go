@@ -42,8 +42,20 @@ func Euid() uint32 { return 0 }
 // OpenLimit returns how many descriptors this process may have open.
 func OpenLimit() int { return 256 }
 
-// IsLocked reports whether Lock failed because somebody holds the lock.
+// IsLocked and its like tell apart what no call here returns.
 func IsLocked(err error) bool { return false }
+
+// IsOtherType reports false.
+func IsOtherType(err error) bool { return false }
+
+// IsStale reports false.
+func IsStale(err error) bool { return false }
+
+// IsGone reports false.
+func IsGone(err error) bool { return false }
+
+// IsBlocked reports false.
+func IsBlocked(err error) bool { return false }
 
 // OpenRoot is not to be had.
 func (c *Calls) OpenRoot(path string) (Handle, error) { return NoHandle, errors.ErrUnsupported }
