@@ -81,11 +81,9 @@ func (o *op) newStaging(parent fsys.Handle, path string) (*staging, error) {
 		if err == nil {
 			return s, nil
 		}
-		if err := s.discard(); err != nil {
-			return nil, err
-		}
-		if !errors.Is(err, errSwept) {
-			return nil, err
+		left := s.discard()
+		if left != nil || !errors.Is(err, errSwept) {
+			return nil, errors.Join(err, left)
 		}
 	}
 	return nil, newPathError("mkdir", filepath.Join(path, stagingPrefix+"*"), errSwept)
@@ -174,17 +172,20 @@ func (s *staging) create(dir fsys.Handle, name string, mode fs.FileMode) (fsys.H
 
 // publish gives what has the name own in the staging directory the name base in the parent, which must not exist, and looks
 // whether held is what has the name then: a directory in which others may write can be exchanged under any check before.
-func (s *staging) publish(own, base string, held fsys.Handle) error {
+// It reports whether anything was published, which an error after that does not undo.
+func (s *staging) publish(own, base string, held fsys.Handle) (published bool, err error) {
 	dst := filepath.Join(s.path, base)
-	c := s.op.calls
-	err := c.RenameNoReplace(s.dir, own, s.parent, base)
-	if s.op.lacks(noRenameNoReplace) || errors.Is(err, errors.ErrUnsupported) {
+	err = errors.ErrUnsupported
+	if !s.op.lacks(noRenameNoReplace) {
+		err = s.op.calls.RenameNoReplace(s.dir, own, s.parent, base)
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
 		err = s.publishSlowly(own, base)
 	}
 	if err != nil {
-		return publishFailed(dst, err)
+		return false, publishFailed(dst, err)
 	}
-	return s.op.lookAgain(s.parent, base, held, dst)
+	return true, s.op.lookAgain(s.parent, base, held, dst)
 }
 
 func publishFailed(dst string, err error) error {
@@ -307,10 +308,9 @@ const stagingFile = "file"
 func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, err error) {
 	o, c := p.op, p.op.calls
 	dst := filepath.Join(p.dir, p.base)
-	h, err = c.CreateNameless(p.parent, uint32(mode))
-	if o.lacks(noNameless) && err == nil {
-		o.closing(h, &err)
-		err = errors.Join(err, errors.ErrUnsupported)
+	err = errors.ErrUnsupported
+	if !o.lacks(noNameless) {
+		h, err = c.CreateNameless(p.parent, uint32(mode))
 	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		if p.staging, err = o.newStaging(p.parent, p.dir); err != nil {
@@ -331,7 +331,7 @@ func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, er
 
 // publish gives the file its name, which must not exist.
 func (p *publication) publish(mtime fsys.Stamp) error {
-	o, c := p.op, p.op.calls
+	c := p.op.calls
 	dst := filepath.Join(p.dir, p.base)
 	in, name := p.parent, ""
 	if p.staging != nil {
@@ -340,28 +340,45 @@ func (p *publication) publish(mtime fsys.Stamp) error {
 	if err := c.SetMtime(p.h, in, name, mtime); err != nil {
 		return newPathError("set time", dst, err)
 	}
-	if o.opts.Durable {
+	if p.op.opts.Durable {
 		if err := c.Sync(p.h); err != nil {
 			return newPathError("sync", dst, err)
 		}
 	}
-	if err := p.link(dst); err != nil {
-		return err
+	published, err := p.link(dst)
+	if err == nil && p.op.opts.Durable {
+		err = orPathError("sync", p.dir, c.Sync(p.parent))
 	}
-	if o.opts.Durable {
-		return orPathError("sync", p.dir, c.Sync(p.parent))
+	if err != nil && published {
+		err = errors.Join(err, p.unpublish(dst))
 	}
-	return nil
+	return err
 }
 
-func (p *publication) link(dst string) error {
+func (p *publication) link(dst string) (published bool, err error) {
 	if p.staging != nil {
 		return p.staging.publish(stagingFile, p.base, p.h)
 	}
 	if err := p.op.calls.LinkNameless(p.h, p.parent, p.base); err != nil {
-		return publishFailed(dst, err)
+		return false, publishFailed(dst, err)
 	}
-	return p.op.lookAgain(p.parent, p.base, p.h, dst)
+	return true, p.op.lookAgain(p.parent, p.base, p.h, dst)
+}
+
+// unpublish takes the name back if it still is this file.
+func (p *publication) unpublish(dst string) error {
+	c := p.op.calls
+	mine, err := c.Stat(p.h, false)
+	if err == nil {
+		var now fsys.Stat
+		if now, err = c.StatAt(p.parent, p.base, false); err == nil && sameFile(&now.Seen, &mine.Seen) {
+			err = c.Unlink(p.parent, p.base)
+		}
+	}
+	if err = ignoreMissing(err); err != nil {
+		err = &LeftoverError{Paths: []string{dst}, Err: err}
+	}
+	return err
 }
 
 // close releases everything; what was not published goes with its handle or its staging directory.

@@ -119,7 +119,7 @@ func (t *tree) openRoot() (err error) {
 		t.closing(h, &err)
 		return err
 	}
-	t.root = &dir{in: h, out: t.out, kind: src.kind, users: 1, placed: true}
+	t.root = &dir{index: -1, in: h, out: t.out, kind: src.kind, users: 1, placed: true}
 	t.top = node{seen: src.stat.Seen, sub: t.root, flags: counted}
 	t.entries.Store(1)
 	return nil
@@ -201,27 +201,48 @@ func (t *tree) publishTop(base string) (err error) {
 			return newPathError("sync", dst, err)
 		}
 	}
-	if err := t.staging.publish(stagingTree, base, t.out); err != nil {
-		if errors.Is(err, ErrUntrusted) { // somewhere, by some name: it must not stay
-			var st fsys.Stat
-			var e error
-			if st, e = t.calls.Stat(t.out, false); e == nil {
-				e = t.empty(t.out, &st.Seen, "")
-			}
-			err = errors.Join(err, e)
-		}
-		return err
+	published, err := t.staging.publish(stagingTree, base, t.out)
+	if err == nil {
+		err = t.finishTop(dst)
 	}
+	if err != nil && published {
+		err = errors.Join(err, t.unpublish(base))
+	}
+	return err
+}
+
+func (t *tree) finishTop(dst string) error {
 	if err := t.calls.Chmod(t.out, t.dirMode(&t.top)); err != nil {
 		return newPathError("chmod", dst, err)
 	}
 	if !t.opts.Durable {
 		return nil
 	}
-	if err := errors.Join(t.calls.Sync(t.out), t.calls.Sync(t.staging.parent)); err != nil {
-		return newPathError("sync", dst, err)
+	return orPathError("sync", dst, errors.Join(t.calls.Sync(t.out), t.calls.Sync(t.staging.parent)))
+}
+
+// unpublish takes back what must not stay: through the handle, since the name may be somebody else's by now.
+func (t *tree) unpublish(base string) (err error) {
+	dst := filepath.Join(t.staging.path, base)
+	defer func() {
+		if err != nil {
+			err = &LeftoverError{Paths: []string{dst}, Err: err}
+		}
+	}()
+	st, err := t.calls.Stat(t.out, false)
+	if err != nil {
+		return err
 	}
-	return nil
+	if err := t.calls.Chmod(t.out, 0o700); err != nil {
+		return err
+	}
+	if err := t.empty(t.out, &st.Seen, ""); err != nil {
+		return err
+	}
+	if now, err := t.calls.StatAt(t.staging.parent, base, false); err != nil || !sameFile(&now.Seen, &st.Seen) {
+		return nil // emptied, and somewhere else now
+	}
+	return t.calls.Rmdir(t.staging.parent, base)
 }
 
 // syncTree makes the data durable. Where one call does it for all, it is 3 to 18 times cheaper than one for each file, which
@@ -318,10 +339,11 @@ func (t *tree) rank(at driftAt) int {
 	return 0
 }
 
-// prepare marks what the next round copies. Directories that drifted are listed again now, from the top down, since a
-// listing may drop what lies beneath.
+// prepare marks what the next round copies. What may drop a subtree is done now, from the top down, since in the round
+// itself others may be at work in it: directories that were replaced go, and those that were only modified are listed again.
 func (t *tree) prepare(drifts []driftAt) ([]*dir, error) {
 	t.drifts = nil
+	slices.SortStableFunc(drifts, func(a, b driftAt) int { return cmp.Compare(a.depth(), b.depth()) })
 	var list, again []*dir
 	for _, at := range drifts {
 		n := t.entry(at.dir, at.index)
@@ -329,21 +351,21 @@ func (t *tree) prepare(drifts []driftAt) ([]*dir, error) {
 		switch {
 		case at.index < 0 && !moved:
 			return t.restart()
+		case at.dir != nil && at.dir.gone:
 		case n.sub != nil && moved:
 			n.sub.relist = true
-			if at.after != (fsys.Seen{}) {
-				n.seen = at.after
-			}
 			again = append(again, n.sub)
-		case at.index >= 0:
+		default:
+			if err := t.dropReplaced(at.dir, n); err != nil {
+				return t.restart()
+			}
 			n.flags |= todo
 			list = append(list, at.dir)
 		}
 	}
-	slices.SortFunc(again, func(a, b *dir) int { return cmp.Compare(a.depth, b.depth) })
 	t.waited = 0
-	for _, d := range slices.Compact(again) {
-		if d.gone {
+	for _, d := range again {
+		if d.gone || !d.relist {
 			continue
 		}
 		if err := t.listAgain(d); err != nil {
@@ -351,13 +373,31 @@ func (t *tree) prepare(drifts []driftAt) ([]*dir, error) {
 		}
 		list = append(list, d)
 	}
-	slices.SortFunc(list, func(a, b *dir) int { return cmp.Compare(a.depth, b.depth) })
 	seen := make(map[*dir]bool, len(list))
 	return slices.DeleteFunc(list, func(d *dir) bool {
 		twice := seen[d]
 		seen[d] = true
 		return twice || d.gone
 	}), nil
+}
+
+func (at *driftAt) depth() int {
+	if at.dir == nil {
+		return -1
+	}
+	return at.dir.depth
+}
+
+// dropReplaced drops what was copied of a directory that is another one now.
+func (t *tree) dropReplaced(d *dir, n *node) error {
+	if n.sub == nil {
+		return nil
+	}
+	if err := t.enter(d); err != nil {
+		return err
+	}
+	defer t.leave(d)
+	return t.workers[0].drop(d, n)
 }
 
 // listAgain lists a directory that drifted; if it is young it is worth a wait of its own.
@@ -375,14 +415,7 @@ func (t *tree) listAgain(d *dir) error {
 	if err == nil {
 		return nil
 	}
-	return t.soft(d.parent, d.indexOrRoot(), err)
-}
-
-func (d *dir) indexOrRoot() int {
-	if d.parent == nil {
-		return -1
-	}
-	return d.index
+	return t.soft(d.parent, d.index, err)
 }
 
 // restart begins anew with what the root's path names now.
@@ -450,7 +483,7 @@ func (t *tree) seal(d *dir) (err error) {
 		}
 	}
 	if t.opts.Durable && !fsys.SyncsAll {
-		return t.destination("sync", d.parent, d.indexOrRoot(), t.calls.Sync(d.out))
+		return t.destination("sync", d.parent, d.index, t.calls.Sync(d.out))
 	}
 	return nil
 }
@@ -540,6 +573,9 @@ func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path st
 		r.Skipped = append(r.Skipped, t.leftOut(n, path))
 		return nil
 	}
+	if n.is(todo) { // every way here goes through a round without drift
+		return newPathError("manifest", t.place(d, i), errUncopied)
+	}
 	e := t.manifestEntry(n, path)
 	if err := b.add(e); err != nil {
 		return newPathError("manifest", t.place(d, i), err)
@@ -559,6 +595,9 @@ func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path st
 	}
 	return nil
 }
+
+// errUncopied would be a fault of this package: an entry that is neither copied nor left out.
+var errUncopied = errors.New("the entry was not copied")
 
 func (t *tree) manifestEntry(n *node, path string) Entry {
 	switch {

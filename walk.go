@@ -360,32 +360,39 @@ func (w *worker) forget(d *dir) {
 
 func (w *worker) copyBatch(k task) error {
 	d := k.dir
-	err := w.enter(d)
-	if err != nil {
-		w.done(d)
+	defer w.done(d)
+	if err := w.enter(d); err != nil {
 		return w.soft(d.parent, d.index, err)
 	}
-	for i := k.lo; i < k.hi && err == nil; i++ {
-		if n := &d.kids[i]; n.is(todo) {
-			var later *fsys.Kind
-			for range maxMetadataTries {
-				later, err = w.copyEntry(d, i, k.last)
-				if change, ok := errors.AsType[*ChangeError](err); !ok || change.Reason != MetadataOnly {
-					break
-				}
-			}
-			if later != nil {
-				w.expect(d, 1)
-				w.defers(task{dir: d, lo: i, hi: i + 1, kind: later})
-			}
-			err = w.soft(d, i, err)
+	defer w.leave(d)
+	for i := k.lo; i < k.hi; i++ {
+		if err := canceled(w.ctx, w.verb, w.place(d, i)); err != nil {
+			return err
 		}
-		if e := canceled(w.ctx, w.verb, w.place(d, i)); e != nil && err == nil {
-			err = e
+		if !d.kids[i].is(todo) {
+			continue
+		}
+		if err := w.soft(d, i, w.tryEntry(d, i, k.last)); err != nil {
+			return err
 		}
 	}
-	w.leave(d)
-	w.done(d)
+	return nil
+}
+
+// tryEntry copies an entry, again at once if only its ctime moved meanwhile, or lets it wait until it is settled.
+func (w *worker) tryEntry(d *dir, i int, last bool) error {
+	var err error
+	for range maxMetadataTries {
+		var later *fsys.Kind
+		later, err = w.copyEntry(d, i, last)
+		if later != nil {
+			w.expect(d, 1)
+			w.defers(task{dir: d, lo: i, hi: i + 1, kind: later})
+		}
+		if change, ok := errors.AsType[*ChangeError](err); !ok || change.Reason != MetadataOnly {
+			break
+		}
+	}
 	return err
 }
 
@@ -648,11 +655,12 @@ func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path str
 	}
 	defer func() {
 		w.closing(h, &err)
-		if err != nil { // the next round begins anew
-			err = errors.Join(err, orPathError("remove", path, w.calls.Unlink(d.out, n.name)))
-			return
+		if err == nil {
+			n.flags |= placed
+		} else if e := w.calls.Unlink(d.out, n.name); e != nil { // what is left is for the next round, or the end, to remove
+			n.flags |= placed
+			err = errors.Join(err, newPathError("remove", path, fmt.Errorf("%w: %w", errDestination, e)))
 		}
-		n.flags |= placed
 	}()
 	if res, err = w.reader.fill(w.ctx, src, h, w.volume, path); err != nil {
 		return res, err
