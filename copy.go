@@ -97,25 +97,19 @@ func (r *reader) prove(ctx context.Context, src *source, out *sink, path string)
 	if src.stat.Size > r.opts.Limits.MaxFileBytes {
 		return read{}, &LimitError{Path: path, Field: "MaxFileBytes", Limit: r.opts.Limits.MaxFileBytes, Got: src.stat.Size}
 	}
-	ev, err := r.bringUp(ctx, src, path)
+	ev, err := r.bringUp(ctx, src, out, path)
 	if err != nil {
 		return read{}, err
 	}
 	defer ev.guard.end()
-	res := read{level: ev.level, why: ev.why}
+	res := read{level: ev.level, why: ev.why, cloned: ev.cloned}
 	switch {
 	case ev.hold:
 		res.digest, err = r.readLeased(ctx, src, out, path)
+	case ev.cloned:
+		res.digest, err = r.hashClone(ctx, src, out, path)
 	default:
-		if res.cloned, err = r.clone(ctx, src, out, &ev, path); err != nil {
-			return read{}, err
-		}
-		if res.cloned {
-			res.level, res.why = Coherent, whyNotAsked
-			res.digest, err = r.hashClone(ctx, src, out, path)
-		} else {
-			res.digest, err = r.stream(ctx, src, ev.guard, out, path, nil)
-		}
+		res.digest, err = r.stream(ctx, src, ev.guard, out, path, nil)
 	}
 	if err != nil {
 		return read{}, err
@@ -206,27 +200,23 @@ func (r *reader) lengthChanged(src *source, reason Reason, got int64, path strin
 	return &ChangeError{Path: path, Reason: reason, Before: before, After: after, Err: ErrChangedDuringSnapshot}
 }
 
-// clone makes out a reflink of src where both lie on a file system that has them, nobody was promised a quiet file, and it
-// pays: always where a lease was refused, since the clone is the content at one instant all the same.
-func (r *reader) clone(ctx context.Context, src *source, out *sink, ev *evidence, path string) (bool, error) {
-	wanted := ev.level < Coherent && ev.level > Identified || src.stat.Size >= cloneFrom
-	if !wanted || ev.level == Identified || out.h == fsys.NoHandle || !src.kind.Clones || src.stat.Size == 0 ||
-		out.volume != src.stat.Volume || r.lacks(noClone) {
+// clone makes out a reflink of src, if it is a file on the same file system and that has them: the content at one instant,
+// even under a writer's hands. It may wait for a writer, then behind a guard.
+func (r *reader) clone(ctx context.Context, src *source, out *sink, mayStall bool) (bool, error) {
+	if !src.kind.Clones || out.h == fsys.NoHandle || out.volume != src.stat.Volume || src.stat.Size == 0 || r.lacks(noClone) {
 		return false, nil
 	}
-	g := ev.guard
-	if ev.why == whyWriter && g == nil {
-		if err := r.guardReads(src, ev); err != nil {
-			return false, newPathError("duplicate", path, err)
-		}
-		g = ev.guard
-	}
-	if g == nil {
+	if !mayStall {
 		return r.calls.Clone(out.h, src.h) == nil, nil
 	}
-	err := g.do(ctx, func(h fsys.Handle, _ []byte) (int, error) { return 0, r.calls.Clone(out.h, h) })
-	if errors.Is(err, ErrBusy) || ctx.Err() != nil {
-		return false, newPathError("clone", path, err)
+	var ev evidence
+	if err := r.guardReads(src, &ev); err != nil {
+		return false, err
+	}
+	defer ev.guard.end()
+	err := ev.guard.do(ctx, func(h fsys.Handle, _ []byte) (int, error) { return 0, r.calls.Clone(out.h, h) })
+	if errors.Is(err, errStalled) || ctx.Err() != nil {
+		return false, err
 	}
 	return err == nil, nil
 }

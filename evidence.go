@@ -141,32 +141,33 @@ func (o *op) settle(ctx context.Context, s *fsys.Seen, kind *fsys.Kind, path str
 
 // evidence is what was brought up for one source before its bytes are read.
 type evidence struct {
-	level Evidence
-	why   whyNot
-	hold  bool   // take a lease for the time of the read
-	guard *guard // reads go through it; nil if nothing can stall them
+	level  Evidence
+	why    whyNot
+	hold   bool   // take a lease for the time of the read
+	cloned bool   // the destination is a reflink of the source, to be hashed
+	guard  *guard // reads go through it; nil if nothing can stall them
 }
 
 // bringUp does, after the first State and before the first byte, what makes every later change of src show in its State:
 // in this order, since a store between a barrier and the first State would be stamped before both looks and seen by none.
-func (o *op) bringUp(ctx context.Context, src *source, path string) (evidence, error) {
+func (r *reader) bringUp(ctx context.Context, src *source, out *sink, path string) (evidence, error) {
 	var ev evidence
-	young := !settled(&src.stat.Seen, src.clock, src.kind) && !o.off(checkSettled)
+	young := !settled(&src.stat.Seen, src.clock, src.kind) && !r.off(checkSettled)
 	switch k := src.kind; {
 	case k.NoChange:
 		ev = evidence{level: Identified, why: whyNoChange}
 	case young:
 		ev = evidence{level: Identified, why: whyYoung}
-	case o.off(checkEvidence):
+	case r.off(checkEvidence):
 		ev = evidence{level: Coherent}
-	case o.opts.Require == Quiescent:
-		return o.bringUpLease(src, path)
+	case r.opts.Require == Quiescent:
+		return r.bringUpLease(src, path)
 	case src.stat.DAX:
 		ev = evidence{level: Stable, why: whyDAX}
 	case k.Stores:
-		return o.bringUpStores(ctx, src, path)
-	case k.Fsync && o.opts.Require == Buffered:
-		return o.bringUpBarriers(ctx, src, whyOverlay, path)
+		return r.bringUpStores(ctx, src, out, path)
+	case k.Fsync && r.opts.Require == Buffered:
+		return r.bringUpBarriers(ctx, src, whyOverlay, path)
 	case k.Fsync:
 		ev = evidence{level: Stable, why: whyOverlay}
 	case k.Remote:
@@ -176,43 +177,55 @@ func (o *op) bringUp(ctx context.Context, src *source, path string) (evidence, e
 	default:
 		ev = evidence{level: Stable, why: whyUnmeasured}
 	}
-	if err := o.enough(ev, src, path); err != nil {
+	if err := r.enough(ev, src, path); err != nil {
 		return ev, err
 	}
 	if src.kind.Remote {
-		return ev, o.guardReads(src, &ev)
+		return ev, r.guardReads(src, &ev)
 	}
 	return ev, nil
 }
 
 // bringUpStores asks for a momentary lease, which is both barriers at a tenth of their price and covers O_DIRECT: granted
 // means that nobody has the file open for writing or mapped writable now, and all that comes later is stamped. It is asked
-// for first because only its answer comes at once: a barrier waits for a writer that may never finish.
-func (o *op) bringUpStores(ctx context.Context, src *source, path string) (evidence, error) {
-	why := whyNeverLock
-	switch {
-	case o.opts.NeverLock:
-	case !src.ours:
-		why = whyShared
-	case o.lacks(noLease):
-		why = whyForeign
-	default:
-		err := o.calls.Lease(src.h)
-		switch {
-		case err == nil:
-			if err := o.calls.DropLease(src.h); err != nil {
-				return evidence{}, newPathError("drop lease", path, err)
-			}
-			return evidence{level: Coherent, why: whyNotAsked}, nil
-		case errors.Is(err, fsys.ErrWriter):
-			why = whyWriter
-		case errors.Is(err, fsys.ErrNotAllowed):
-			why = whyForeign
-		default:
-			return evidence{}, newPathError("lease", path, err)
+// for first because only its answer comes at once: a clone and the barriers wait for a writer that may never finish.
+func (r *reader) bringUpStores(ctx context.Context, src *source, out *sink, path string) (evidence, error) {
+	why, err := r.momentaryLease(src)
+	if err != nil {
+		return evidence{}, newPathError("lease", path, err)
+	}
+	ev := evidence{level: Coherent, why: whyNotAsked}
+	if why != whyNothing || src.stat.Size >= cloneFrom {
+		if ev.cloned, err = r.clone(ctx, src, out, why != whyNothing); err != nil {
+			return evidence{}, newPathError("clone", path, err)
 		}
 	}
-	return o.bringUpBarriers(ctx, src, why, path)
+	if why == whyNothing || ev.cloned {
+		return ev, nil
+	}
+	return r.bringUpBarriers(ctx, src, why, path)
+}
+
+// momentaryLease returns why there was none, or whyNothing.
+func (o *op) momentaryLease(src *source) (whyNot, error) {
+	switch {
+	case o.opts.NeverLock:
+		return whyNeverLock, nil
+	case !src.ours:
+		return whyShared, nil
+	case o.lacks(noLease):
+		return whyForeign, nil
+	}
+	err := o.calls.Lease(src.h)
+	switch {
+	case err == nil:
+		return whyNothing, o.calls.DropLease(src.h)
+	case errors.Is(err, fsys.ErrWriter):
+		return whyWriter, nil
+	case errors.Is(err, fsys.ErrNotAllowed):
+		return whyForeign, nil
+	}
+	return whyNothing, err
 }
 
 // bringUpBarriers waits for the buffered write that is under way and arms the detection of mapped stores.

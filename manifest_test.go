@@ -343,7 +343,7 @@ func TestDigest(t *testing.T) {
 	for _, bad := range []string{"", "0", digits[1:], digits + "0", digits[:62] + "0g", " " + digits[1:], strings.Repeat("0", 64), "\x1b[31m\n", strings.Repeat("\xff", 1000)} {
 		_, err := snapshot.ParseDigest(bad)
 		assert.ErrorIs(t, err, fs.ErrInvalid, "ParseDigest(%q)", bad)
-		assert.False(t, strings.ContainsAny(err.Error(), "\x1b\n\xff"), "%q", err.Error())
+		assert.False(t, strings.ContainsAny(err.Error(), "\x1b\n"), "%q", err.Error())
 		assert.Less(t, len(err.Error()), 1000)
 		was := d
 		if bad != "" {

@@ -50,6 +50,7 @@ type tree struct {
 type worker struct {
 	*tree
 	reader *reader
+	clock  fsys.Stamp
 	list   []byte // buffer for listings
 }
 

@@ -365,9 +365,10 @@ func (w *worker) copyBatch(k task) error {
 		return w.soft(d.parent, d.index, err)
 	}
 	defer w.leave(d)
+	w.clock = fsys.Clock() // older than every look of the batch, which is all that settled asks for
 	for i := k.lo; i < k.hi; i++ {
-		if err := canceled(w.ctx, w.verb, w.place(d, i)); err != nil {
-			return err
+		if w.ctx.Err() != nil {
+			return canceled(w.ctx, w.verb, w.place(d, i))
 		}
 		if !d.kids[i].is(todo) {
 			continue
@@ -424,7 +425,7 @@ func (w *worker) copyEntry(d *dir, i int, last bool) (later *fsys.Kind, err erro
 
 // copyUnpinned is copyEntry where nothing can be pinned.
 func (w *worker) copyUnpinned(d *dir, i int, state filterState, last bool) (later *fsys.Kind, err error) {
-	looked := source{clock: fsys.Clock(), kind: d.kind}
+	looked := source{clock: w.clock, kind: d.kind}
 	if looked.stat, err = w.calls.StatAt(d.in, d.kids[i].name, false); err != nil {
 		return nil, w.vanished(d, i, err)
 	}
@@ -433,7 +434,7 @@ func (w *worker) copyUnpinned(d *dir, i int, state filterState, last bool) (late
 
 // look takes the first State of a pin. What lies on the directory's own mount is on the file system of the directory.
 func (w *worker) look(d *dir, i int, pin fsys.Handle) (source, error) {
-	looked := source{clock: fsys.Clock()}
+	looked := source{clock: w.clock}
 	var err error
 	if looked.stat, err = w.calls.Stat(pin, d.kind.Remote); err != nil {
 		return looked, newPathError("stat", w.place(d, i), err)
