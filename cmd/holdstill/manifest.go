@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"io/fs"
@@ -64,34 +65,21 @@ func same(a, b string) bool {
 		a != filepath.Dir(a) && b != filepath.Dir(b) && same(filepath.Dir(a), filepath.Dir(b))
 }
 
-// writeManifest makes a file that is complete or absent, and replaces none.
-func writeManifest(name string, m *snapshot.Manifest) (err error) {
+// writeManifest makes a file that is complete or absent, and replaces none: with the call that promises it.
+func writeManifest(ctx context.Context, name string, m *snapshot.Manifest) (err error) {
 	if name == "" {
 		return nil
 	}
-	temporary := filepath.Join(filepath.Dir(name), ".holdstill-"+rand.Text())
+	temporary := filepath.Join(os.TempDir(), "holdstill-"+rand.Text()+".mtree")
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if rmErr := os.Remove(temporary); !errors.Is(rmErr, fs.ErrNotExist) {
-			err = errors.Join(err, rmErr)
-		}
-	}()
+	defer func() { err = errors.Join(err, os.Remove(temporary)) }()
 	_, err = m.WriteTo(f)
-	if err == nil {
-		err = f.Sync()
-	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err = os.Link(temporary, name); err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	// FAT and some network file systems have no hard links.
-	if _, err := os.Lstat(name); err == nil {
-		return &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
-	}
-	return os.Rename(temporary, name)
+	_, err = snapshot.CopyFile(ctx, name, temporary, &snapshot.Options{PreserveMode: true, Durable: true})
+	return err
 }

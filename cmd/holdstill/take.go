@@ -63,7 +63,7 @@ func (c *call) take(ctx context.Context, src, dst, manifest string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeManifest(manifest, report.Manifest); err != nil {
+	if err := writeManifest(ctx, manifest, report.Manifest); err != nil {
 		return fmt.Errorf("%s is copied, but its manifest is not written: %w", quote.Name(dst), err)
 	}
 	return c.printReport(src, dst, report)
@@ -104,7 +104,7 @@ func (c *call) scan(ctx context.Context, src, manifest string) error {
 		c.note("%s", summary("", report))
 		return nil
 	}
-	if err := writeManifest(manifest, report.Manifest); err != nil {
+	if err := writeManifest(ctx, manifest, report.Manifest); err != nil {
 		return err
 	}
 	return c.printReport(src, "", report)
