@@ -407,6 +407,7 @@ func (f *File) copyTo(ctx context.Context, w io.Writer) (_ Proof, err error) {
 	if err != nil {
 		return Proof{}, err
 	}
+	f.op.progress.file(f.name)
 	return f.proof(&src, res, src.stat.Mode.Perm()), nil
 }
 

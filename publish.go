@@ -39,13 +39,15 @@ func (s *staging) where() string { return filepath.Join(s.path, s.name) }
 // openParent opens the directory that dst will lie in, the one time that dst's path is looked up, and refuses a dst that
 // exists. What appears there later is found by the publishing itself, which never replaces.
 func (o *op) openParent(dst string) (parent fsys.Handle, dir, base string, err error) {
-	if len(dst) > 1 { // a directory may be written with a slash behind it
-		dst = strings.TrimRight(dst, string(filepath.Separator))
-	}
-	dir, base, err = split(dst)
+	// A directory may be written with a slash behind it.
+	name := strings.TrimRight(dst, string(filepath.Separator))
+	dir, base, err = split(name)
 	if err != nil {
-		if errors.Is(err, ErrNotRegular) || dst == "" {
+		switch {
+		case dst == "":
 			err = fs.ErrInvalid
+		case name == "" || errors.Is(err, ErrNotRegular): // "/", ".", ".."
+			err = fs.ErrExist
 		}
 		return fsys.NoHandle, "", "", newPathError("create", dst, err)
 	}

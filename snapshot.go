@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
@@ -107,6 +108,9 @@ func newTree(ctx context.Context, verb, src string, opts *Options) (_ *tree, err
 }
 
 func (t *tree) openRoot() (err error) {
+	if strings.ContainsRune(t.path, 0) {
+		return newPathError("open", t.path, fs.ErrInvalid)
+	}
 	h, err := t.calls.OpenRoot(t.path)
 	if err != nil {
 		return newPathError("open", t.path, err)
@@ -125,12 +129,12 @@ func (t *tree) openRoot() (err error) {
 	return nil
 }
 
-// end closes what the walk held, whatever happened.
+// end closes what the walk held, whatever happened, also if the last report of progress panics.
 func (t *tree) end(err *error) {
+	defer func() { *err = errors.Join(*err, t.finish()) }()
 	t.shutAll()
 	t.closing(t.root.in, err)
 	t.progress.end()
-	*err = errors.Join(*err, t.finish())
 }
 
 // refuseInside refuses a destination inside the source before anything is written. What a bind mount hides from it is found
