@@ -16,8 +16,7 @@ import (
 // workers lies before it: if every State is equal, every entry had its recorded State from its first look to this one, so at
 // the moment of the join the whole tree was in exactly the copied state.
 //
-// Entries of which only ctime moved become suspects; of links and their like nothing but the name can have moved, which the
-// directory tells. except are suspects whose States are looked after elsewhere.
+// Entries of which only ctime moved become suspects, but for links, whose text cannot change in place. except are suspects whose States are looked after elsewhere.
 func (t *tree) collect(except map[*node]*suspect) error {
 	if t.off(checkCollect) {
 		return nil
@@ -65,6 +64,9 @@ func (w *worker) collectDir(d *dir, except map[*node]*suspect) error {
 	defer w.leave(d)
 	w.pollLeases(except)
 	for i := range d.kids {
+		if w.ctx.Err() != nil {
+			return canceled(w.ctx, w.verb, w.place(d, i))
+		}
 		if err := w.collectEntry(d, i, except); err != nil {
 			return err
 		}
@@ -74,7 +76,8 @@ func (w *worker) collectDir(d *dir, except map[*node]*suspect) error {
 
 func (w *worker) collectEntry(d *dir, i int, except map[*node]*suspect) error {
 	n := &d.kids[i]
-	if n.is(todo | skipped) { // what is left out has no State; that it is there, the directory tells
+	// What was left out by its name has no State; that it is there, the directory tells.
+	if n.is(todo) || n.is(skipped) && n.seen == (fsys.Seen{}) {
 		return nil
 	}
 	st, err := w.calls.StatAt(d.in, n.name, d.kind.Remote)
@@ -85,12 +88,26 @@ func (w *worker) collectEntry(d *dir, i int, except map[*node]*suspect) error {
 	case err != nil:
 		return newPathError("stat", w.place(d, i), err)
 	}
+	if n.is(skipped) {
+		w.compareSkipped(d, i, &st.Seen)
+		return nil
+	}
 	w.compare(d, i, &st.Seen, except)
 	if n.sub != nil && sameFile(&n.seen, &st.Seen) {
 		w.expect(n.sub, 1)
 		w.queue.push(task{dir: n.sub})
 	}
 	return nil
+}
+
+// compareSkipped: an entry that was left out for what it was is judged again if it is another. Options.Skip may have looked
+// at anything in the State.
+func (t *tree) compareSkipped(d *dir, i int, now *fsys.Seen) {
+	n := &d.kids[i]
+	reason := drift(&n.seen, now)
+	if reason == Replaced || reason == TypeChanged || n.left == leftSkip && reason != 0 && reason != MetadataOnly {
+		t.drifted(d, i, reason, now, nil)
+	}
 }
 
 // compare records how an entry differs from what was recorded.
@@ -103,11 +120,13 @@ func (t *tree) compare(d *dir, i int, now *fsys.Seen, except map[*node]*suspect)
 			t.drifted(d, i, reason, now, nil)
 		}
 	case reason == 0:
-		if ahead(now, t.began) && !ahead(now, fsys.Clock()) {
-			n.flags |= young // its stamp was in the future, and is not any more
+		if n.is(future) && !ahead(now, fsys.Clock()) {
+			n.flags |= young // the clock has come near its stamp
 		}
+	case reason == MetadataOnly && now.Mode.Type() == fs.ModeSymlink && now.Birth != fsys.Stamp{}:
+		n.seen = *now // the same link, so the same text; without a birth time it may be another with the same number
 	case reason == MetadataOnly && now.Mode.Type() == fs.ModeSymlink:
-		n.seen = *now
+		t.drifted(d, i, Replaced, now, nil)
 	case reason == MetadataOnly && t.off(checkSuspects):
 	case reason == MetadataOnly:
 		t.mu.Lock()
@@ -152,7 +171,7 @@ func (t *tree) resolve() (err error) {
 	}()
 	for range suspectPasses {
 		list = append(list, t.takeSuspects()...)
-		if len(list) == 0 || len(t.drifts) > 0 {
+		if len(list) == 0 {
 			return nil
 		}
 		proven, err := t.window(list)
@@ -163,6 +182,9 @@ func (t *tree) resolve() (err error) {
 			t.metadata += int64(len(list))
 			return nil
 		}
+	}
+	for _, s := range t.takeSuspects() { // of the last window
+		t.drifted(s.dir, s.index, MetadataOnly, &s.node.seen, nil)
 	}
 	for _, s := range list {
 		if s.moved {

@@ -26,7 +26,7 @@ type reader struct {
 	*op
 	buf  []byte
 	hash hash.Hash
-	// ctimeLater: a move of ctime alone is not looked at here, since a collect will see it too.
+	// ctimeLater: a move of ctime alone is left to the look at the name, which tells a link or chmod from a replaced file.
 	ctimeLater bool
 }
 
@@ -94,8 +94,8 @@ func isZero(p []byte) bool { return bytes.Equal(p, zeros[:len(p)]) }
 // prove brings up the evidence for src, streams it to out while hashing what is written, and compares its State again.
 // The caller then looks at the name.
 func (r *reader) prove(ctx context.Context, src *source, out *sink, path string) (_ read, err error) {
-	if src.stat.Size > r.opts.Limits.MaxFileBytes {
-		return read{}, &LimitError{Path: path, Field: "MaxFileBytes", Limit: r.opts.Limits.MaxFileBytes, Got: src.stat.Size}
+	if err := r.withinLimit(src, path); err != nil {
+		return read{}, err
 	}
 	ev, err := r.bringUp(ctx, src, out, path)
 	if err != nil {
@@ -128,6 +128,13 @@ func (r *reader) prove(ctx context.Context, src *source, out *sink, path string)
 	return res, nil
 }
 
+func (o *op) withinLimit(src *source, path string) error {
+	if limit := o.opts.Limits.MaxFileBytes; src.stat.Size > limit {
+		return &LimitError{Path: path, Field: "MaxFileBytes", Limit: limit, Got: src.stat.Size}
+	}
+	return nil
+}
+
 // stream reads src by offset and at most one byte more than its size, hashes, and puts to out in the same pass.
 func (r *reader) stream(ctx context.Context, src *source, g *guard, out *sink, path string, poll func() error) (Digest, error) {
 	r.hash.Reset()
@@ -136,9 +143,9 @@ func (r *reader) stream(ctx context.Context, src *source, g *guard, out *sink, p
 		if err := canceled(ctx, "read", path); err != nil {
 			return Digest{}, err
 		}
-		ask := int(min(int64(len(r.buf)), size+1-off))
-		if r.off(checkGrowth) {
-			ask = len(r.buf)
+		ask := len(r.buf)
+		if rest := size - off; rest < int64(ask) && !r.off(checkGrowth) {
+			ask = int(rest) + 1
 		}
 		p, err := r.readAt(ctx, src, g, ask, off)
 		switch {

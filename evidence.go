@@ -77,11 +77,13 @@ func (w whyNot) text(kind *fsys.Kind) string {
 //
 // Whole seconds on ext4 with 128-byte inodes: 19,678 of 19,684 overlapping writes were invisible without the floor.
 func settled(s *fsys.Seen, clock fsys.Stamp, kind *fsys.Kind) bool {
+	// The clock will not reach a stamp far ahead of it before the collect, which looks once more.
+	return older(s, clock, kind) || ahead(s, clock)
+}
+
+func older(s *fsys.Seen, clock fsys.Stamp, kind *fsys.Kind) bool {
 	if kind.Grain == fsys.Immutable {
 		return true
-	}
-	if ahead(s, clock) {
-		return true // the clock will not reach the stamp again before the collect, which looks once more
 	}
 	floor := clock
 	switch {
@@ -340,11 +342,13 @@ func changed(before, after *fsys.Seen, path string) error {
 // on xfs, wait for the inode's lock). They run on a goroutine that owns only a duplicate descriptor and a buffer; it may be
 // abandoned and ends when the kernel lets it go.
 type guard struct {
-	o     *op
-	jobs  chan func()
-	h     fsys.Handle
-	buf   []byte
-	stall time.Duration
+	o         *op
+	jobs      chan func()
+	ended     chan struct{}
+	h         fsys.Handle
+	buf       []byte
+	stall     time.Duration
+	abandoned bool
 }
 
 // guardReads starts a guard for src.
@@ -353,8 +357,9 @@ func (o *op) guardReads(src *source, ev *evidence) error {
 	if err != nil {
 		return err
 	}
-	g := &guard{o: o, jobs: make(chan func()), h: h, stall: o.opts.Stall}
+	g := &guard{o: o, jobs: make(chan func()), ended: make(chan struct{}), h: h, stall: o.opts.Stall}
 	go func() {
+		defer close(g.ended)
 		for job := range g.jobs {
 			job()
 		}
@@ -393,7 +398,7 @@ func (g *guard) result(ctx context.Context, f func(h fsys.Handle, buf []byte) (i
 		err = context.Cause(ctx)
 	}
 	g.o.abandoned.Add(1)
-	g.buf = nil
+	g.abandoned = true
 	return 0, err
 }
 
@@ -411,10 +416,14 @@ func (g *guard) read(ctx context.Context, size int, off int64) ([]byte, error) {
 	return g.buf[:n], nil
 }
 
-// end lets the goroutine go; it closes the duplicate, at once or when the kernel lets it.
+// end closes the duplicate; an abandoned goroutine does so when the kernel lets it.
 func (g *guard) end() {
-	if g != nil {
-		close(g.jobs)
+	if g == nil {
+		return
+	}
+	close(g.jobs)
+	if !g.abandoned {
+		<-g.ended
 	}
 }
 

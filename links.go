@@ -27,6 +27,7 @@ type link struct {
 	state      linkState
 	expansions int
 	end        spot
+	kept       bool // every step of its own text stays below the root, so that it means the same in the copy
 	why        leftOut
 }
 
@@ -46,21 +47,7 @@ type spot struct {
 }
 
 // resolver follows link texts over the entries of a tree, component by component: `a/link/../b` is not path.Clean of it.
-type resolver struct {
-	*tree
-	real, given []string // components of the root's path
-}
-
-func newResolver(t *tree) *resolver {
-	r := &resolver{tree: t}
-	if abs, err := filepath.Abs(t.path); err == nil {
-		r.given = components(abs)
-		if real, err := filepath.EvalSymlinks(abs); err == nil {
-			r.real = components(real)
-		}
-	}
-	return r
-}
+type resolver struct{ *tree }
 
 func components(path string) []string {
 	return slices.DeleteFunc(strings.Split(filepath.ToSlash(path), "/"), func(c string) bool { return c == "" })
@@ -68,6 +55,9 @@ func components(path string) []string {
 
 // settle decides what becomes of every link.
 func (r *resolver) settle(d *dir) error {
+	if err := canceled(r.ctx, r.verb, r.path); err != nil {
+		return err
+	}
 	for i := range d.kids {
 		n := &d.kids[i]
 		if n.is(skipped) {
@@ -95,9 +85,9 @@ func (r *resolver) decide(d *dir, i int) error {
 	if r.opts.Links == LinksVerbatim {
 		return nil
 	}
-	kept := r.follow(d, l)
+	r.follow(d, l, 0)
 	switch {
-	case l.state == linkInside && (kept || r.staging == nil): // a scan records what is there
+	case l.state == linkInside && (l.kept || r.staging == nil): // a scan records what is there
 		return nil
 	case l.state == linkInside:
 		l.copy = r.relative(d, l.end)
@@ -116,95 +106,107 @@ func (r *resolver) decide(d *dir, i int) error {
 	return newPathError("link", r.place(d, i), fmt.Errorf("%w: its text %s %s", ErrEscapes, quote.Name(l.text), what))
 }
 
-// follow finds out, once, where a link in d ends. It reports whether every step of its own text stays below the root, so that
-// the text means the same in the copy.
-func (r *resolver) follow(d *dir, l *link) (kept bool) {
-	switch l.state {
-	case linkBusy, linkInside, linkOutside:
-		if l.state == linkBusy {
-			l.state, l.why = linkOutside, leftDangling
-		}
-		return false
-	}
-	l.state, l.expansions = linkBusy, 1
-	end, kept, why, ok := r.walk(d, l)
+// follow finds out, once, where a link in d ends. depth is how many links are being followed already: a chain that is too
+// long for the kernel is given up there, for the link at its head; those in its middle may do with less.
+func (r *resolver) follow(d *dir, l *link, depth int) {
 	switch {
-	case l.state == linkOutside: // a loop came back here
-	case !ok:
-		l.state, l.why = linkOutside, why
-	case l.expansions > maxExpansions:
+	case l.state == linkBusy:
 		l.state, l.why = linkOutside, leftDangling
+	case l.state != linkOpen:
+	case depth >= maxExpansions:
+		l.why = leftDangling
 	default:
-		l.state, l.end = linkInside, end
+		l.state, l.expansions = linkBusy, 1
+		end, why, ok := r.walk(d, l, depth)
+		switch {
+		case l.state == linkOutside: // a loop came back here
+		case ok && l.expansions <= maxExpansions:
+			l.state, l.end = linkInside, end
+		case !ok && why == leftTooDeep && depth > 0:
+			l.state, l.why = linkOpen, leftTooDeep
+		case ok || why == leftTooDeep:
+			l.state, l.why = linkOutside, leftDangling
+		default:
+			l.state, l.why = linkOutside, why
+		}
 	}
-	return kept
 }
+
+// leftTooDeep is never an entry's own reason.
+const leftTooDeep = leftDangling + 1
 
 // walk takes the steps of a link's text. Outside the root it can only be on the way back to it, over directories of the
 // root's own path.
-func (r *resolver) walk(d *dir, l *link) (end spot, kept bool, why leftOut, ok bool) {
-	at, kept := spot{dir: d}, true
+func (r *resolver) walk(d *dir, l *link, depth int) (end spot, why leftOut, ok bool) {
+	at, in := spot{dir: d}, true
 	var outside []string
-	in := true
+	l.kept = true
 	if strings.HasPrefix(l.text, "/") {
-		in, kept = false, false
-		in = len(r.real) == 0
+		l.kept = false
 		at.dir = r.root
+		in = slices.ContainsFunc(r.places, func(p []string) bool { return len(p) == 0 }) // the root is "/"
 	}
 	for step := range strings.SplitSeq(l.text, "/") {
 		switch {
 		case in && at.n != nil: // a step, or a slash, behind what is no directory
-			return spot{}, kept, leftDangling, false
+			return spot{}, leftDangling, false
 		case step == "" || step == ".":
 		case !in:
 			if outside, ok = r.stepOutside(outside, step); !ok {
-				return spot{}, kept, leftEscapes, false
+				return spot{}, leftEscapes, false
 			}
-			if in = r.isRoot(outside); in {
+			if in = slices.ContainsFunc(r.places, func(p []string) bool { return slices.Equal(p, outside) }); in {
 				at = spot{dir: r.root}
 			}
+		case step == ".." && at.dir.parent != nil:
+			at.dir = at.dir.parent
 		case step == "..":
-			if at.dir.parent != nil {
-				at.dir = at.dir.parent
-				continue
-			}
-			kept = false
-			if len(r.real) > 0 {
-				in, outside = false, slices.Clone(r.real[:len(r.real)-1])
+			in, l.kept = false, false
+			if outside, ok = r.above(); !ok {
+				return spot{}, leftEscapes, false
 			}
 		default:
-			if at, why, ok = r.stepInside(at.dir, l, step); !ok {
-				return spot{}, kept, why, false
+			if at, why, ok = r.stepInside(at.dir, l, step, depth); !ok {
+				return spot{}, why, false
 			}
 		}
 	}
 	if !in {
-		return spot{}, kept, leftEscapes, false
+		return spot{}, leftEscapes, false
 	}
-	return at, kept, 0, true
+	return at, 0, true
 }
 
-func (r *resolver) isRoot(path []string) bool {
-	return slices.Equal(path, r.real) || slices.Equal(path, r.given)
+// above returns the directory above the root: of the path without links, which comes first.
+func (r *resolver) above() ([]string, bool) {
+	if len(r.places) == 0 || len(r.places[0]) == 0 {
+		return nil, false
+	}
+	real := r.places[0]
+	return slices.Clone(real[:len(real)-1]), true
 }
 
 func (r *resolver) stepOutside(at []string, step string) ([]string, bool) {
 	if step == ".." {
-		if !hasPrefix(r.real, at) { // a component of the given path may be a link: its parent is not known
+		// A component of the path as given may be a link: what is above it is not known.
+		if len(r.places) == 0 || !hasPrefix(r.places[0], at) {
 			return nil, false
 		}
 		return at[:max(len(at)-1, 0)], true
 	}
 	at = append(at, step)
-	return at, hasPrefix(r.real, at) || hasPrefix(r.given, at)
+	return at, slices.ContainsFunc(r.places, func(p []string) bool { return hasPrefix(p, at) })
 }
 
 func hasPrefix(path, prefix []string) bool {
 	return len(prefix) <= len(path) && slices.Equal(path[:len(prefix)], prefix)
 }
 
-func (r *resolver) stepInside(d *dir, l *link, step string) (spot, leftOut, bool) {
-	n := r.find(d, step)
+func (r *resolver) stepInside(d *dir, l *link, step string, depth int) (spot, leftOut, bool) {
+	n, exact := r.find(d, step)
+	if !exact { // the copy may lie where case is not folded
+		l.kept = false
+	}
 	switch {
 	case n == nil || n.is(skipped):
 		return spot{}, leftDangling, false
@@ -213,43 +215,49 @@ func (r *resolver) stepInside(d *dir, l *link, step string) (spot, leftOut, bool
 	case n.link == nil:
 		return spot{dir: d, n: n}, 0, true
 	}
-	r.follow(d, n.link)
-	l.expansions += n.link.expansions
-	if n.link.state != linkInside || l.expansions > maxExpansions {
-		return spot{}, max(n.link.why, leftEscapes), false
+	r.follow(d, n.link, depth+1)
+	switch l.expansions += n.link.expansions; {
+	case n.link.state == linkOpen:
+		return spot{}, leftTooDeep, false
+	case n.link.state != linkInside:
+		return spot{}, n.link.why, false
+	case l.expansions > maxExpansions:
+		return spot{}, leftDangling, false
 	}
 	return n.link.end, 0, true
 }
 
 // find looks a name up as the source does: exactly, or, where the source folds case, by the only name that folds to it.
-func (r *resolver) find(d *dir, name string) *node {
+func (r *resolver) find(d *dir, name string) (n *node, exact bool) {
 	i, ok := slices.BinarySearchFunc(d.kids, name, func(n node, name string) int { return strings.Compare(n.name, name) })
 	if ok {
-		return &d.kids[i]
+		return &d.kids[i], true
 	}
-	var found *node
-	for i := range d.kids {
-		if strings.EqualFold(d.kids[i].name, name) {
-			if found != nil {
-				return nil
-			}
-			found = &d.kids[i]
-		}
+	if len(name) > 255 {
+		return nil, false
 	}
-	if found == nil || !r.folds(d, name, found) {
-		return nil
-	}
-	return found
-}
-
-// folds asks the source whether the name is that entry.
-func (r *resolver) folds(d *dir, name string, n *node) bool {
-	if len(name) > 255 || r.enter(d) != nil {
-		return false
+	if err := r.enter(d); err != nil {
+		return nil, false
 	}
 	defer r.leave(d)
 	st, err := r.calls.StatAt(d.in, name, d.kind.Remote)
-	return err == nil && sameFile(&st.Seen, &n.seen)
+	if err != nil {
+		return nil, false
+	}
+	// Listed under another name, and nothing was added since: the directory folds.
+	now, err := r.calls.Stat(d.in, d.kind.Remote)
+	if err != nil || now.Seen != r.node(d).seen {
+		return nil, false
+	}
+	for i := range d.kids {
+		if strings.EqualFold(d.kids[i].name, name) && sameFile(&d.kids[i].seen, &st.Seen) {
+			if n != nil {
+				return nil, false
+			}
+			n = &d.kids[i]
+		}
+	}
+	return n, false
 }
 
 // relative returns the path from d to a spot over directories of the copy.

@@ -67,7 +67,7 @@ func newFile(o *op, name string, dir fsys.Handle, base string) (_ *File, err err
 	f := &File{op: o, name: name, dir: dir, base: base, h: fsys.NoHandle}
 	src, err := o.openSource(dir, base, name, nil)
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, f.close())
 	}
 	f.h, f.src = src.h, src
 	return f, nil
@@ -96,6 +96,9 @@ func split(name string) (dir, base string, err error) {
 func OpenIn(root *os.Root, name string, opts *Options) (_ *File, err error) {
 	if err := opts.check("open"); err != nil {
 		return nil, err
+	}
+	if root == nil {
+		return nil, newPathError("open", name, fs.ErrInvalid)
 	}
 	if err := fsys.Supported(); err != nil {
 		return nil, newPathError("open", name, err)
@@ -138,20 +141,26 @@ func (o *op) dup(f *os.File) (h fsys.Handle, err error) {
 		return fsys.NoHandle, err
 	}
 	h = fsys.NoHandle
-	if e := conn.Control(func(fd uintptr) { h, err = o.calls.Dup(fd) }); e != nil {
-		return h, e
+	if conn.Control(func(fd uintptr) { h, err = o.calls.Dup(fd) }) != nil {
+		return h, fs.ErrClosed
 	}
 	return h, err
 }
 
-// openDir opens a directory that must be no link. O_DIRECTORY answers ENOTDIR for a link, where a look tells which it is.
+// openDir opens a directory that must be no link. O_DIRECTORY answers ENOTDIR for a link too; a look tells which it is, or
+// that it was one only for a moment.
 func (o *op) openDir(dir fsys.Handle, name string) (fsys.Handle, error) {
 	h, err := o.calls.OpenDir(dir, name)
 	if err == nil {
 		return h, nil
 	}
-	if st, e := o.calls.StatAt(dir, name, false); e == nil && st.Mode.Type() == fs.ModeSymlink {
-		err = fmt.Errorf("%w: %s is a symbolic link", ErrNotRegular, quote.Name(name))
+	if st, e := o.calls.StatAt(dir, name, false); e == nil && fsys.IsGone(err) {
+		switch {
+		case st.Mode.Type() == fs.ModeSymlink:
+			err = fmt.Errorf("%w: %s is a symbolic link", ErrNotRegular, quote.Name(name))
+		case st.Mode.IsDir():
+			err = &ChangeError{Path: name, Reason: TypeChanged, After: stateOf(&st.Seen), Err: ErrChangedBeforeSnapshot}
+		}
 	}
 	return h, err
 }
@@ -178,7 +187,7 @@ func NewFile(f *os.File, opts *Options) (_ *File, err error) {
 		err = o.regular(&file.src, file.name)
 	}
 	if err != nil {
-		return nil, errors.Join(orPathError("open", file.name, err), file.Close())
+		return nil, errors.Join(orPathError("open", file.name, err), file.close())
 	}
 	return file, nil
 }
@@ -221,11 +230,11 @@ func (o *op) regular(src *source, path string) error {
 // FIFO or link is ever entered. before, if not nil, is a State that it must still have.
 func (o *op) openSource(dir fsys.Handle, name, path string, before *fsys.Seen) (_ source, err error) {
 	pin, err := o.calls.Pin(dir, name)
-	if errors.Is(err, errors.ErrUnsupported) {
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
 		return o.openByName(dir, name, path, before)
-	}
-	if err != nil {
-		return source{}, openFailed(path, err)
+	case err != nil:
+		return source{}, lookFailed(path, err, before)
 	}
 	defer o.closing(pin, &err)
 	return o.openPinned(dir, name, pin, path, before)
@@ -282,7 +291,7 @@ func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (
 	looked := source{clock: fsys.Clock()}
 	var err error
 	if looked.stat, err = o.calls.StatAt(dir, name, false); err != nil {
-		return source{}, openFailed(path, err)
+		return source{}, lookFailed(path, err, before)
 	}
 	if before != nil {
 		if err := changedBefore(before, &looked.stat.Seen, path); err != nil {
@@ -309,6 +318,14 @@ func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (
 		return source{}, err
 	}
 	return o.compareOpened(h, &looked, path)
+}
+
+// lookFailed: a name that was seen before and is not there now has changed.
+func lookFailed(path string, err error, before *fsys.Seen) error {
+	if before != nil && errors.Is(err, fs.ErrNotExist) {
+		return &ChangeError{Path: path, Reason: Vanished, Before: stateOf(before), Err: ErrChangedBeforeSnapshot}
+	}
+	return openFailed(path, err)
 }
 
 // openFailed tells a change from a failure: after a look said "regular file", these mean that the name is another thing now.
@@ -400,7 +417,7 @@ func (f *File) copyTo(ctx context.Context, w io.Writer) (_ Proof, err error) {
 		return Proof{}, err
 	}
 	defer f.closeSource(&src, &err)
-	res, err := newReader(f.op).prove(ctx, &src, &sink{h: fsys.NoHandle, w: w}, f.name)
+	res, err := f.reader().prove(ctx, &src, &sink{h: fsys.NoHandle, w: w}, f.name)
 	if err == nil {
 		err = f.checkName(&src)
 	}
@@ -409,6 +426,12 @@ func (f *File) copyTo(ctx context.Context, w io.Writer) (_ Proof, err error) {
 	}
 	f.op.progress.file(f.name)
 	return f.proof(&src, res, src.stat.Mode.Perm()), nil
+}
+
+func (f *File) reader() *reader {
+	r := newReader(f.op)
+	r.ctimeLater = f.dir != fsys.NoHandle
+	return r
 }
 
 // checkName: the name must still be the file that was read.
@@ -457,6 +480,9 @@ func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
 		return Proof{}, err
 	}
 	defer f.closeSource(&src, &err)
+	if err := f.op.withinLimit(&src, f.name); err != nil {
+		return Proof{}, err
+	}
 	if err := p.space.take(allocated(&src.stat), f.name); err != nil {
 		return Proof{}, err
 	}
@@ -464,7 +490,7 @@ func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
 	if err != nil {
 		return Proof{}, err
 	}
-	res, err := newReader(f.op).fill(ctx, &src, h, volume, f.name)
+	res, err := f.reader().fill(ctx, &src, h, volume, f.name)
 	if err == nil {
 		err = f.checkName(&src)
 	}
@@ -483,21 +509,25 @@ func (f *File) Check() error {
 	if f.h == fsys.NoHandle {
 		return newPathError("check", f.name, fs.ErrClosed)
 	}
+	if err := f.checkName(&f.src); err != nil {
+		return err
+	}
 	now, err := f.op.calls.Stat(f.h, f.src.kind.Remote)
 	if err != nil {
 		return newPathError("stat", f.name, err)
 	}
-	if err := changed(&f.src.stat.Seen, &now.Seen, f.name); err != nil {
-		return err
-	}
-	return f.checkName(&f.src)
+	return changed(&f.src.stat.Seen, &now.Seen, f.name)
 }
 
 // Close releases the handle and every lock. A second call returns [fs.ErrClosed].
-func (f *File) Close() (err error) {
-	if f.op == nil {
+func (f *File) Close() error {
+	if f.h == fsys.NoHandle {
 		return newPathError("close", f.name, fs.ErrClosed)
 	}
+	return f.close()
+}
+
+func (f *File) close() (err error) {
 	f.op.closing(f.h, &err)
 	f.op.closing(f.dir, &err)
 	f.h, f.dir = fsys.NoHandle, fsys.NoHandle
@@ -542,7 +572,7 @@ func CopyFile(ctx context.Context, dst, src string, opts *Options) (Proof, error
 const maxMetadataTries = 16
 
 // attempts opens name and calls f until nothing changed under it, at most Options.Attempts times, those not counted in which
-// only ctime moved.
+// only ctime moved. Between two tries it pauses: a rewrite takes its time, and three tries within one are one.
 func attempts(ctx context.Context, name string, opts *Options, verb string, f func(*File) (Proof, error)) (Proof, error) {
 	if err := opts.check(verb); err != nil {
 		return Proof{}, err
@@ -550,38 +580,44 @@ func attempts(ctx context.Context, name string, opts *Options, verb string, f fu
 	progress := newMeter(opts.withDefaults().Progress)
 	defer progress.end()
 	tries, metadata := 1, 0
-	for pause := time.Millisecond; ; pause *= 2 {
+	var waited time.Duration
+	var last *ChangeError
+	for pause := time.Millisecond; ; {
 		if err := canceled(ctx, verb, name); err != nil {
 			return Proof{}, err
 		}
-		proof, err := attempt(opts, progress, name, f)
+		o := newOp(opts)
+		o.progress, o.waited = progress, waited
+		proof, err := attempt(o, name, f)
 		if err == nil {
 			proof.Attempts = tries
 			return proof, nil
 		}
+		if last != nil && errors.Is(err, fs.ErrNotExist) { // a file that is replaced may be away for a moment
+			err = &ChangeError{Path: name, Reason: Vanished, Before: last.Before, Err: ErrChangedBeforeSnapshot}
+		}
 		change, _ := errors.AsType[*ChangeError](err)
 		if change != nil {
-			change.Attempts = tries
+			change.Attempts, last = tries, change
 		}
 		switch {
 		case !Retryable(err) || errors.Is(err, errStalled):
 			return Proof{}, err
 		case change != nil && change.Reason == MetadataOnly && metadata < maxMetadataTries:
 			metadata++
-		case tries >= opts.withDefaults().Attempts:
+			waited = o.waited
+		case tries >= o.opts.Attempts:
 			return Proof{}, err
 		default:
 			tries++
-		}
-		if change == nil { // a writer is there: let it finish
+			waited = 0
 			sleep(ctx, pause)
+			pause *= 2
 		}
 	}
 }
 
-func attempt(opts *Options, progress *meter, name string, f func(*File) (Proof, error)) (_ Proof, err error) {
-	o := newOp(opts)
-	o.progress = progress
+func attempt(o *op, name string, f func(*File) (Proof, error)) (_ Proof, err error) {
 	file, err := openFile(o, name)
 	if err != nil {
 		return Proof{}, err

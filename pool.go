@@ -100,8 +100,15 @@ func (p *pool) next() (task, bool) {
 	}
 }
 
-// refill asks for more when all else is done. It holds the lock: nobody has anything to do meanwhile.
+// refill asks for more when all else is done. It holds the lock: nobody has anything to do meanwhile. Waiting calls
+// Options.Progress, which may panic.
 func (p *pool) refill() {
+	defer func() {
+		if r := recover(); r != nil {
+			p.panic, p.ended = r, true
+			p.cond.Broadcast()
+		}
+	}()
 	if p.idle != nil {
 		p.tasks, p.err = p.idle()
 	}

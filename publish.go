@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
 )
@@ -31,6 +32,7 @@ type staging struct {
 	seen   fsys.Seen
 	lock   fsys.Handle
 	umask  fs.FileMode // what the system takes from the mode of a new file here
+	lost   bool        // the name is another directory, which is not ours to touch
 }
 
 // where is the staging directory's path, for messages.
@@ -96,28 +98,18 @@ var errSwept error = &sentinel{"staging directory was removed at once, again and
 
 func (s *staging) init() (err error) {
 	c := s.op.calls
-	if s.dir, err = c.OpenDir(s.parent, s.name); err != nil {
-		return s.lost("open", err)
-	}
-	st, err := c.Stat(s.dir, false)
-	if err != nil {
-		return newPathError("stat", s.where(), err)
-	}
-	s.seen = st.Seen
-	switch {
-	case st.UID != fsys.Euid():
-		return newPathError("open", s.where(), fmt.Errorf("%w: another user's", ErrUntrusted))
-	case st.Mode.Perm() != 0o700:
-		return newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %04o, not 0700: look at the umask and default ACL", ErrUntrusted, st.Mode.Perm()))
+	if err := s.adopt(); err != nil {
+		return err
 	}
 	// Made with every bit, the lock file shows which of them the umask or a default ACL takes away here.
 	if s.lock, err = c.Create(s.dir, stagingLock, 0o777); err != nil {
-		return s.lost("create", err)
+		return s.swept("create", err)
 	}
 	if err := c.Lock(s.lock); err != nil {
-		return s.lost("lock", err)
+		return s.swept("lock", err)
 	}
-	if st, err = c.Stat(s.lock, false); err != nil {
+	st, err := c.Stat(s.lock, false)
+	if err != nil {
 		return newPathError("stat", s.where(), err)
 	}
 	s.umask = 0o777 &^ st.Mode.Perm()
@@ -126,16 +118,45 @@ func (s *staging) init() (err error) {
 	}
 	// From the creation of the lock to its taking a sweep may have had it: then the names are gone.
 	if st, err := c.StatAt(s.dir, stagingLock, false); err != nil || st.Nlink != 1 {
-		return s.lost("stat", errors.Join(err, fs.ErrNotExist))
+		return s.swept("stat", errors.Join(err, fs.ErrNotExist))
 	}
 	if !s.named() {
-		return s.lost("stat", fs.ErrNotExist)
+		return s.swept("stat", fs.ErrNotExist)
 	}
 	return nil
 }
 
-// lost tells a directory that a sweep took from a failure.
-func (s *staging) lost(verb string, err error) error {
+// adopt opens the directory that was just made. Where others may write the parent it can have been exchanged for one that is
+// full of somebody's files: only an empty one, ours, with the mode that it was made with, is worked in and ever emptied.
+func (s *staging) adopt() (err error) {
+	c := s.op.calls
+	if s.dir, err = c.OpenDir(s.parent, s.name); err != nil {
+		return s.swept("open", err)
+	}
+	st, err := c.Stat(s.dir, false)
+	switch {
+	case err != nil:
+		err = newPathError("stat", s.where(), err)
+	case st.UID != fsys.Euid():
+		s.lost = true
+		err = newPathError("open", s.where(), fmt.Errorf("%w: it was exchanged for another user's directory", ErrUntrusted))
+	case st.Mode.Perm() != 0o700:
+		err = newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %04o, not 0700: look at the umask and at default ACLs", ErrUntrusted, st.Mode.Perm()))
+	case !s.holdsNothingBut(""):
+		s.lost = true
+		err = newPathError("open", s.where(), fmt.Errorf("%w: it was exchanged for another directory", ErrUntrusted))
+	}
+	if err != nil {
+		s.op.closing(s.dir, &err)
+		s.dir = fsys.NoHandle
+		return err
+	}
+	s.seen = st.Seen
+	return nil
+}
+
+// swept tells a directory that a sweep took from a failure.
+func (s *staging) swept(verb string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || fsys.IsLocked(err) {
 		return errSwept
 	}
@@ -242,6 +263,9 @@ func (o *op) lookAgain(parent fsys.Handle, base string, held fsys.Handle, dst st
 
 // discard removes the staging directory and all in it. Only the last step goes by name.
 func (s *staging) discard() (err error) {
+	if s.lost {
+		return nil
+	}
 	o := s.op
 	defer func() {
 		o.closing(s.lock, &err)
@@ -250,19 +274,40 @@ func (s *staging) discard() (err error) {
 			err = &LeftoverError{Paths: []string{s.where()}, Err: err}
 		}
 	}()
-	if s.dir == fsys.NoHandle { // never opened: empty, or not ours any more
+	if s.dir == fsys.NoHandle { // never opened
 		return ignoreMissing(o.calls.Rmdir(s.parent, s.name))
 	}
 	if err := o.empty(s.dir, &s.seen, stagingLock); err != nil {
 		return err
 	}
-	if err := ignoreMissing(o.calls.Unlink(s.dir, stagingLock)); err != nil {
+	// With the lock the last entry goes: a sweep that gets it now finds nothing and does the same. It is closed first, since
+	// FUSE and NFS only rename a file that is open.
+	lock := s.lock
+	s.lock = fsys.NoHandle
+	o.closing(lock, &err)
+	if err := errors.Join(err, ignoreMissing(o.calls.Unlink(s.dir, stagingLock))); err != nil {
 		return err
 	}
-	if !s.named() {
-		return nil // emptied, and somewhere else now
+	return s.rmdir()
+}
+
+// rmdirTries: a FUSE server learns of the close some time after it; until then the unlinked lock has a name of its own.
+const rmdirTries = 10
+
+func (s *staging) rmdir() error {
+	for pause := time.Millisecond; ; pause *= 2 {
+		if !s.named() {
+			return nil // emptied, and somewhere else now
+		}
+		err := ignoreMissing(s.op.calls.Rmdir(s.parent, s.name))
+		if err == nil || !fsys.IsNotEmpty(err) || pause > time.Millisecond<<rmdirTries {
+			return err
+		}
+		time.Sleep(pause)
+		if err := s.op.empty(s.dir, &s.seen, ""); err != nil {
+			return err
+		}
 	}
-	return ignoreMissing(o.calls.Rmdir(s.parent, s.name))
 }
 
 func ignoreMissing(err error) error {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,11 +24,19 @@ import (
 //
 // Errors are [ErrChanged], [ErrBusy], [ErrEvidence], [ErrNotRegular], [ErrEscapes], [ErrSpecialMode], [ErrLimit],
 // [ErrUntrusted], and those of the system; nothing is left behind then, or [ErrLeftover] says what.
-func CopyDir(ctx context.Context, dst, src string, opts *Options) (_ *Report, err error) {
+func CopyDir(ctx context.Context, dst, src string, opts *Options) (*Report, error) {
 	t, err := newTree(ctx, "copy", src, opts)
 	if err != nil {
 		return nil, err
 	}
+	report, err := t.copyTo(dst)
+	if err != nil {
+		return nil, err
+	}
+	return report, nil
+}
+
+func (t *tree) copyTo(dst string) (report *Report, err error) {
 	defer t.end(&err)
 	parent, dir, base, err := t.openParent(dst)
 	if err != nil {
@@ -48,8 +57,7 @@ func CopyDir(ctx context.Context, dst, src string, opts *Options) (_ *Report, er
 		return nil, err
 	}
 	defer func() { t.closing(t.out, &err) }()
-	report, err := t.take()
-	if err != nil {
+	if report, err = t.take(); err != nil {
 		return nil, err
 	}
 	st, err := t.calls.Stat(parent, false)
@@ -66,14 +74,21 @@ func CopyDir(ctx context.Context, dst, src string, opts *Options) (_ *Report, er
 
 // Scan reads the tree at src as [CopyDir] does and writes nothing: a baseline for Checkpoint, or a dry run.
 // Its manifest has the permission bits and the link texts of the source.
-func Scan(ctx context.Context, src string, opts *Options) (_ *Report, err error) {
+func Scan(ctx context.Context, src string, opts *Options) (*Report, error) {
 	t, err := newTree(ctx, "scan", src, opts)
 	if err != nil {
 		return nil, err
 	}
-	defer t.end(&err)
-	report, err := t.take()
+	report, err := t.scan()
 	if err != nil {
+		return nil, err
+	}
+	return report, nil
+}
+
+func (t *tree) scan() (report *Report, err error) {
+	defer t.end(&err)
+	if report, err = t.take(); err != nil {
 		return nil, err
 	}
 	report.Elapsed = time.Since(t.started)
@@ -93,7 +108,7 @@ func newTree(ctx context.Context, verb, src string, opts *Options) (_ *tree, err
 	}
 	t := &tree{
 		op: newOp(opts), ctx: ctx, verb: verb, path: src, out: fsys.NoHandle,
-		began: fsys.Clock(), started: time.Now(),
+		started: time.Now(),
 	}
 	t.handles.limit = max(fsys.OpenLimit()/4, 8)
 	for range min(t.opts.Workers, max(t.handles.limit/4, 1)) {
@@ -126,7 +141,42 @@ func (t *tree) openRoot() (err error) {
 	t.root = &dir{index: -1, in: h, out: t.out, kind: src.kind, users: 1, placed: true}
 	t.top = node{seen: src.stat.Seen, sub: t.root, flags: counted}
 	t.entries.Store(1)
+	t.places, err = t.findPlaces()
+	if err != nil {
+		t.closing(h, &err)
+		return err
+	}
 	return nil
+}
+
+// findPlaces returns the absolute paths by which links may name the root: its path with all links resolved, and as it was
+// given. They are found before anything is read, and count only if they lead to the held root: a path that is exchanged later
+// must not make a stranger's file one of ours.
+func (t *tree) findPlaces() ([][]string, error) {
+	given := t.path
+	if !filepath.IsAbs(given) {
+		cwd, err := os.Getwd()
+		if err != nil {
+			return nil, nil // then no absolute path is known
+		}
+		given = cwd + string(filepath.Separator) + given // not Join, which would take "link/.." for nothing
+	}
+	candidates := []string{given}
+	if real, err := filepath.EvalSymlinks(given); err == nil {
+		candidates = []string{real, given}
+	}
+	var places [][]string
+	for _, path := range candidates {
+		place := components(path)
+		is, err := t.isRoot(path)
+		if err != nil && !fsys.IsGone(err) {
+			return nil, newPathError("open", path, err)
+		}
+		if is && !slices.Contains(place, "..") {
+			places = append(places, place)
+		}
+	}
+	return places, nil
 }
 
 // end closes what the walk held, whatever happened, also if the last report of progress panics.
@@ -197,6 +247,9 @@ func (t *tree) makeTop() error {
 // parent, so a kill in between leaves the copy whole at 0700.
 func (t *tree) publishTop(base string) (err error) {
 	dst := filepath.Join(t.staging.path, base)
+	if err := canceled(t.ctx, t.verb, t.path); err != nil {
+		return err
+	}
 	if err := t.calls.SetMtimeAt(t.staging.dir, stagingTree, t.top.seen.Mtime); err != nil {
 		return newPathError("set time", dst, err)
 	}
@@ -276,16 +329,18 @@ func (t *tree) take() (*Report, error) {
 			return nil, t.driftFailed(drifts, rounds)
 		}
 		var err error
-		if dirs, err = t.prepare(drifts); err != nil {
+		if dirs, err = t.prepare(drifts, rounds); err != nil {
 			return nil, err
 		}
 	}
 	t.phase("proven")
 	t.prune(t.root)
-	if err := newResolver(t).settle(t.root); err != nil {
+	if err := (&resolver{t}).settle(t.root); err != nil {
 		return nil, err
 	}
 	if t.staging != nil {
+		t.shutAll()
+		t.sealing = true
 		if err := t.seal(t.root); err != nil {
 			return nil, err
 		}
@@ -345,37 +400,50 @@ func (t *tree) rank(at driftAt) int {
 
 // prepare marks what the next round copies. What may drop a subtree is done now, from the top down, since in the round
 // itself others may be at work in it: directories that were replaced go, and those that were only modified are listed again.
-func (t *tree) prepare(drifts []driftAt) ([]*dir, error) {
-	t.drifts = nil
+func (t *tree) prepare(drifts []driftAt, rounds int) ([]*dir, error) {
 	slices.SortStableFunc(drifts, func(a, b driftAt) int { return cmp.Compare(a.depth(), b.depth()) })
+	t.waited = 0
 	var list, again []*dir
 	for _, at := range drifts {
+		if at.dir != nil && at.dir.gone {
+			continue
+		}
 		n := t.entry(at.dir, at.index)
-		moved := at.reason == Modified || at.reason == MetadataOnly
-		switch {
-		case at.index < 0 && !moved:
-			return t.restart()
-		case at.dir != nil && at.dir.gone:
+		switch moved := at.reason == Modified || at.reason == MetadataOnly; {
 		case n.sub != nil && moved:
 			n.sub.relist = true
 			again = append(again, n.sub)
-		default:
-			if err := t.dropReplaced(at.dir, n); err != nil {
-				return t.restart()
-			}
-			n.flags |= todo
-			list = append(list, at.dir)
+			continue
+		case at.index < 0:
+			return t.restart(rounds)
+		case at.reason == Vanished:
+			at.dir.relist = true
+			again = append(again, at.dir)
 		}
+		if err := t.recopy(at.dir, n); err != nil {
+			return t.restart(rounds)
+		}
+		list = append(list, at.dir)
 	}
-	t.waited = 0
+	slices.SortStableFunc(again, func(a, b *dir) int { return cmp.Compare(a.depth, b.depth) })
 	for _, d := range again {
 		if d.gone || !d.relist {
 			continue
 		}
-		if err := t.listAgain(d); err != nil {
+		switch err := t.listAgain(d); {
+		case err == nil:
+			list = append(list, d)
+			continue
+		case t.soft(d.parent, d.index, err) != nil:
 			return nil, err
+		case d.parent == nil:
+			return t.restart(rounds)
 		}
-		list = append(list, d)
+		// It does not hold still for a listing: it is copied anew, as a whole.
+		if err := t.recopy(d.parent, t.node(d)); err != nil {
+			return t.restart(rounds)
+		}
+		list = append(list, d.parent)
 	}
 	seen := make(map[*dir]bool, len(list))
 	return slices.DeleteFunc(list, func(d *dir) bool {
@@ -392,16 +460,19 @@ func (at *driftAt) depth() int {
 	return at.dir.depth
 }
 
-// dropReplaced drops what was copied of a directory that is another one now.
-func (t *tree) dropReplaced(d *dir, n *node) error {
-	if n.sub == nil {
-		return nil
+// recopy drops what was copied of an entry and marks it for the next round.
+func (t *tree) recopy(d *dir, n *node) error {
+	if n.sub != nil {
+		if err := t.enter(d); err != nil {
+			return err
+		}
+		defer t.leave(d)
+		if err := t.workers[0].drop(d, n); err != nil {
+			return err
+		}
 	}
-	if err := t.enter(d); err != nil {
-		return err
-	}
-	defer t.leave(d)
-	return t.workers[0].drop(d, n)
+	n.flags |= todo
+	return nil
 }
 
 // listAgain lists a directory that drifted; if it is young it is worth a wait of its own.
@@ -410,23 +481,21 @@ func (t *tree) listAgain(d *dir) error {
 	t.expect(d, 1)
 	defer t.done(d)
 	later, err := w.listDir(d, false)
-	if later {
-		if _, err := t.settle(t.ctx, &t.node(d).seen, d.kind, t.placeDir(d)); err != nil {
-			return err
-		}
-		_, err = w.listDir(d, true)
+	if !later {
+		return err
 	}
-	if err == nil {
-		return nil
+	if _, err := t.settle(t.ctx, &t.node(d).seen, d.kind, t.placeDir(d)); err != nil {
+		return err
 	}
-	return t.soft(d.parent, d.index, err)
+	_, err = w.listDir(d, true)
+	return err
 }
 
 // restart begins anew with what the root's path names now.
-func (t *tree) restart() ([]*dir, error) {
-	w := t.workers[0]
+func (t *tree) restart(rounds int) ([]*dir, error) {
+	before := t.top.seen
 	t.handles.mu.Lock()
-	w.forget(t.root)
+	t.workers[0].forget(t.root)
 	t.handles.mu.Unlock()
 	t.shutAll()
 	var err error
@@ -445,7 +514,11 @@ func (t *tree) restart() ([]*dir, error) {
 			return nil, newPathError("remove", t.staging.where(), err)
 		}
 	}
-	if err := t.openRoot(); err != nil {
+	err = t.openRoot()
+	switch {
+	case fsys.IsGone(err): // installers put a new directory in the place of the old one with two renames
+		return nil, &ChangeError{Path: t.path, Reason: Vanished, Before: stateOf(&before), Attempts: rounds, Err: ErrChangedDuringSnapshot}
+	case err != nil:
 		return nil, err
 	}
 	return []*dir{t.root}, nil
@@ -472,57 +545,69 @@ func (t *tree) dirMode(n *node) fs.FileMode {
 }
 
 // seal makes the links of d, which come after everything else so that nothing is ever written through one, and then, from
-// the bottom up, gives directories their times and modes.
-func (t *tree) seal(d *dir) (err error) {
-	if err := canceled(t.ctx, t.verb, t.placeDir(d)); err != nil {
+// the bottom up, gives directories their times and modes. No directory stays in use while those beneath it are sealed.
+func (t *tree) seal(d *dir) error {
+	if err := t.within(d, func() error { return t.sealLinks(d) }); err != nil {
 		return err
 	}
-	if err := t.enter(d); err != nil {
-		return t.sealFailed(d, err)
-	}
-	defer t.leave(d)
 	for i := range d.kids {
-		if err := t.sealEntry(d, i); err != nil {
+		n := &d.kids[i]
+		if n.sub == nil || n.is(skipped) {
+			continue
+		}
+		if err := t.seal(n.sub); err != nil {
 			return err
 		}
-	}
-	if t.opts.Durable && !fsys.SyncsAll {
-		return t.destination("sync", d.parent, d.index, t.calls.Sync(d.out))
+		if err := t.within(d, func() error { return t.sealDir(d, i) }); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (t *tree) sealFailed(d *dir, err error) error {
-	if gone, ok := errors.AsType[*driftError](err); ok { // after the instant that was proven, but the handle is needed
-		return &ChangeError{
-			Path: t.placeDir(d), Reason: gone.reason, Before: stateOf(&t.node(d).seen), After: stateOf(&gone.after),
-			Attempts: 1, Err: ErrChangedDuringSnapshot,
-		}
-	}
-	return err
-}
-
-func (t *tree) sealEntry(d *dir, i int) error {
-	n := &d.kids[i]
-	switch {
-	case n.is(skipped):
-		if n.sub != nil && n.sub.placed {
-			return t.destination("remove", d, i, t.removeEmpty(d, n))
-		}
-		return nil
-	case n.link != nil:
-		if err := t.calls.Symlink(n.link.copy, d.out, n.name); err != nil {
-			return t.destination("link", d, i, err)
-		}
-		return t.destination("set time", d, i, t.calls.SetMtimeAt(d.out, n.name, n.seen.Mtime))
-	case n.sub == nil:
-		return nil
-	}
-	if err := t.seal(n.sub); err != nil {
+// within calls f while d is open.
+func (t *tree) within(d *dir, f func() error) error {
+	if err := canceled(t.ctx, t.verb, t.path); err != nil {
 		return err
 	}
+	if err := t.enter(d); err != nil {
+		return err
+	}
+	defer t.leave(d)
+	return f()
+}
+
+func (t *tree) sealLinks(d *dir) error {
+	for i := range d.kids {
+		n := &d.kids[i]
+		switch {
+		case n.is(skipped) && n.sub != nil && n.sub.placed:
+			if err := t.removeExcluded(d, n); err != nil {
+				return t.destination("remove", d, i, err)
+			}
+		case n.is(skipped) || n.link == nil:
+		default:
+			if err := t.calls.Symlink(n.link.copy, d.out, n.name); err != nil {
+				return t.destination("link", d, i, err)
+			}
+			if err := t.calls.SetMtimeAt(d.out, n.name, n.seen.Mtime); err != nil {
+				return t.destination("set time", d, i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// sealDir gives the directory that is entry i of d its time and mode.
+func (t *tree) sealDir(d *dir, i int) error {
+	n := &d.kids[i]
 	if err := t.calls.SetMtimeAt(d.out, n.name, n.seen.Mtime); err != nil {
 		return t.destination("set time", d, i, err)
+	}
+	if t.opts.Durable && !fsys.SyncsAll {
+		if err := t.within(n.sub, func() error { return t.calls.Sync(n.sub.out) }); err != nil {
+			return t.destination("sync", d, i, err)
+		}
 	}
 	if mode := t.dirMode(n); mode != 0o700 {
 		return t.destination("chmod", d, i, t.calls.ChmodAt(d.out, n.name, mode))
@@ -530,8 +615,8 @@ func (t *tree) sealEntry(d *dir, i int) error {
 	return nil
 }
 
-// removeEmpty removes an excluded directory that was walked for nothing, and the like beneath it.
-func (t *tree) removeEmpty(d *dir, n *node) (err error) {
+// removeExcluded removes an excluded directory that was walked for nothing, and the like beneath it.
+func (t *tree) removeExcluded(d *dir, n *node) (err error) {
 	out, err := t.calls.OpenDir(d.out, n.name)
 	if err != nil {
 		return err
@@ -551,7 +636,7 @@ func (t *tree) removeEmpty(d *dir, n *node) (err error) {
 func (t *tree) report(rounds int) (*Report, error) {
 	r := &Report{
 		Rounds: rounds, Evidence: make(map[Evidence]int64), Instant: InstantAll,
-		Abandoned: t.abandoned.Load(), MetadataOnly: t.metadata, Cloned: t.cloned.Load(),
+		Abandoned: t.abandoned.Load(), MetadataOnly: t.metadata,
 	}
 	if t.opts.PerFile {
 		r.Instant = InstantNone
@@ -652,6 +737,9 @@ func (t *tree) tally(r *Report, n *node, e Entry, d *dir) {
 	}
 	r.Files++
 	r.Bytes += n.seen.Size
+	if n.is(cloned) {
+		r.Cloned += n.seen.Size
+	}
 	r.Evidence[n.level]++
 	if r.Weakest.Evidence == 0 || n.level < r.Weakest.Evidence {
 		r.Weakest = Proof{

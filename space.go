@@ -64,6 +64,7 @@ func (s *space) take(n int64, path string) error {
 // allocated returns what a copy of a file will occupy: holes stay holes.
 func allocated(st *fsys.Stat) int64 {
 	const block = 4 << 10
-	whole := (st.Size + block - 1) &^ (block - 1)
-	return min(whole, (st.Blocks*512+block-1)&^(block-1))
+	const most = 1 << 62
+	size := min(st.Size, min(st.Blocks, most/512)*512, most)
+	return (size + block - 1) &^ (block - 1)
 }

@@ -126,6 +126,9 @@ func (s *staging) claim() bool {
 }
 
 func (s *staging) holdsNothingBut(keep string) bool {
+	if s.op.calls.Rewind(s.dir) != nil {
+		return false
+	}
 	err := s.op.calls.List(s.dir, make([]byte, fsys.ListBufferSize), func(name string) error {
 		if name != keep {
 			return fs.ErrExist

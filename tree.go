@@ -20,21 +20,21 @@ type tree struct {
 	ctx     context.Context
 	verb    string
 	root    *dir
-	top     node   // the root's own entry
-	path    string // of the root, as given
+	top     node       // the root's own entry
+	path    string     // of the root, as given
+	places  [][]string // components of absolute paths that lead to the root
 	out     fsys.Handle
 	staging *staging // nil if nothing is written
 	volume  uint64   // that the copy lies on
 	space   *space
 	queue   *pool
+	sealing bool // only the copy's directories are entered
 
 	handles handles
 	workers []*worker
 	entries atomic.Int64
 	bytes   atomic.Int64
-	cloned  atomic.Int64
 
-	began   fsys.Stamp // the clock before the first look
 	started time.Time
 	leases  atomic.Int64 // held on suspects
 	polled  atomic.Int64 // nanoseconds since started
@@ -95,6 +95,8 @@ const (
 	skipped                    // left out, for the reason in left
 	excluded                   // a directory left out unless something beneath it is kept
 	young                      // its stamps were never settled
+	future                     // its ctime was ahead of the clock
+	cloned                     // the copy is a reflink
 	weak                       // a store through a mapping leaves no stamp here
 	counted                    // it is part of the totals
 )
@@ -213,7 +215,7 @@ func (t *tree) enter(d *dir) error {
 
 func (t *tree) enterLocked(d *dir) error {
 	var closed []*dir
-	for ; d.in == fsys.NoHandle; d = d.parent {
+	for ; t.isShut(d); d = d.parent {
 		closed = append(closed, d)
 	}
 	t.handles.use(d)
@@ -230,9 +232,24 @@ func (t *tree) enterLocked(d *dir) error {
 	return nil
 }
 
+func (t *tree) isShut(d *dir) bool {
+	if t.sealing {
+		return d.out == fsys.NoHandle
+	}
+	return d.in == fsys.NoHandle
+}
+
 // reenter opens d relative to its parent, which is open.
 func (t *tree) reenter(d *dir) (err error) {
 	n := t.node(d)
+	if t.sealing { // what the source does now is of no concern any more
+		if d.out, err = t.calls.OpenDir(d.parent.out, n.name); err != nil {
+			d.out = fsys.NoHandle
+			return t.destination("open", d.parent, d.index, err)
+		}
+		t.handles.open += 2
+		return nil
+	}
 	in, err := t.calls.OpenDir(d.parent.in, n.name)
 	if err != nil {
 		return t.vanished(d.parent, d.index, err)
@@ -247,7 +264,7 @@ func (t *tree) reenter(d *dir) (err error) {
 		return newPathError("stat", t.placeDir(d), err)
 	}
 	if !sameFile(&n.seen, &st.Seen) && !t.off(checkDirIdentity) {
-		return &driftError{reason: drift(&n.seen, &st.Seen), after: st.Seen}
+		return &driftError{reason: drift(&n.seen, &st.Seen), after: st.Seen, dir: d.parent, index: d.index}
 	}
 	out := fsys.NoHandle
 	if d.placed {
@@ -280,7 +297,7 @@ func (t *tree) leaveLocked(d *dir) {
 // shut closes the handles of d, which nobody uses. A handle that was only read through, or to which nothing is written any
 // more, has no error to lose.
 func (t *tree) shut(d *dir) {
-	if d.in == fsys.NoHandle || d.parent == nil {
+	if d.in == fsys.NoHandle && d.out == fsys.NoHandle || d.parent == nil {
 		return
 	}
 	t.handles.unlink(d)
@@ -381,6 +398,8 @@ func (h *handles) unlink(d *dir) {
 type driftError struct {
 	reason Reason
 	after  fsys.Seen
+	dir    *dir // and index: the entry, where it is not the one that was being worked on
+	index  int
 }
 
 func (e *driftError) Error() string { return e.reason.String() }
@@ -391,9 +410,9 @@ func (t *tree) vanished(d *dir, i int, err error) error {
 		after, e := t.calls.StatAt(d.in, d.kids[i].name, d.kind.Remote)
 		switch {
 		case errors.Is(e, fs.ErrNotExist):
-			return &driftError{reason: Vanished}
+			return &driftError{reason: Vanished, dir: d, index: i}
 		case e == nil:
-			return &driftError{reason: max(drift(&d.kids[i].seen, &after.Seen), Replaced), after: after.Seen}
+			return &driftError{reason: max(drift(&d.kids[i].seen, &after.Seen), Replaced), after: after.Seen, dir: d, index: i}
 		}
 		err = e
 	}

@@ -3,6 +3,7 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -67,6 +68,9 @@ func (w *worker) copyTask(k task) error {
 // soft records an error that is a drift of entry i of d, and returns any other.
 func (t *tree) soft(d *dir, i int, err error) error {
 	if gone, ok := errors.AsType[*driftError](err); ok {
+		if gone.dir != nil {
+			d, i = gone.dir, gone.index
+		}
 		t.drifted(d, i, gone.reason, &gone.after, nil)
 		return nil
 	}
@@ -153,7 +157,8 @@ func (w *worker) listDir(d *dir, last bool) (later bool, err error) {
 			return false, &driftError{reason: drift(&n.seen, &before.Seen), after: before.Seen}
 		}
 		n.seen = before.Seen
-		n.flags &^= young
+		n.set(young, false)
+		n.set(future, ahead(&n.seen, clock))
 		if !settled(&before.Seen, clock, d.kind) && !w.off(checkSettled) || d.kind.NoChange {
 			if !last && !d.kind.NoChange {
 				return true, nil
@@ -239,6 +244,9 @@ func (w *worker) names(d *dir) ([]string, error) {
 	}
 	names := make([]string, 0, len(d.kids))
 	err := w.calls.List(d.in, w.list, func(name string) error {
+		if w.ctx.Err() != nil {
+			return context.Cause(w.ctx)
+		}
 		names = append(names, name)
 		if total := w.entries.Load() - int64(len(d.kids)) + int64(len(names)); total > w.opts.Limits.MaxEntries {
 			return &LimitError{Path: w.placeDir(d), Field: "MaxEntries", Limit: w.opts.Limits.MaxEntries, Got: total}
@@ -254,7 +262,7 @@ func (w *worker) names(d *dir) ([]string, error) {
 
 // admit refuses names that could be taken for a path, which a lying file system may hand out, and paths beyond the bound.
 func (w *worker) admit(d *dir, name string) error {
-	switch got := d.length + 1 + len(name); {
+	switch got := d.pathLength(name); {
 	case !fsys.ValidName(name):
 		return newPathError("list", w.placeDir(d), fmt.Errorf("a directory entry has the name %q: %w", name, fs.ErrInvalid))
 	case got > w.opts.Limits.MaxPath:
@@ -283,7 +291,9 @@ func (w *worker) merge(d *dir, names []string) error {
 		switch {
 		case len(old) == 0 || len(names) > 0 && names[0] < old[0].name:
 			kids = append(kids, node{name: names[0], flags: todo})
-			w.entries.Add(1)
+			if got := w.entries.Add(1); got > w.opts.Limits.MaxEntries { // others list meanwhile
+				return &LimitError{Path: w.placeDir(d), Field: "MaxEntries", Limit: w.opts.Limits.MaxEntries, Got: got}
+			}
 			names = names[1:]
 		case len(names) == 0 || old[0].name < names[0]:
 			if err := w.drop(d, &old[0]); err != nil {
@@ -365,7 +375,7 @@ func (w *worker) copyBatch(k task) error {
 		return w.soft(d.parent, d.index, err)
 	}
 	defer w.leave(d)
-	w.clock = fsys.Clock() // older than every look of the batch, which is all that settled asks for
+	w.clock = fsys.Clock()
 	for i := k.lo; i < k.hi; i++ {
 		if w.ctx.Err() != nil {
 			return canceled(w.ctx, w.verb, w.place(d, i))
@@ -425,21 +435,26 @@ func (w *worker) copyEntry(d *dir, i int, last bool) (later *fsys.Kind, err erro
 
 // copyUnpinned is copyEntry where nothing can be pinned.
 func (w *worker) copyUnpinned(d *dir, i int, state filterState, last bool) (later *fsys.Kind, err error) {
-	looked := source{clock: w.clock, kind: d.kind}
+	looked := source{clock: fsys.Clock(), kind: d.kind}
 	if looked.stat, err = w.calls.StatAt(d.in, d.kids[i].name, false); err != nil {
 		return nil, w.vanished(d, i, err)
 	}
 	return w.copyLooked(d, i, fsys.NoHandle, &looked, state, last)
 }
 
-// look takes the first State of a pin. What lies on the directory's own mount is on the file system of the directory.
+// look takes the first State of a pin. What lies on the directory's own mount is on the file system of the directory. The
+// clock of the batch will do for what is older than it, which is nearly everything; for the rest it is read again.
 func (w *worker) look(d *dir, i int, pin fsys.Handle) (source, error) {
-	looked := source{clock: w.clock}
+	looked := source{clock: w.clock, kind: d.kind}
 	var err error
-	if looked.stat, err = w.calls.Stat(pin, d.kind.Remote); err != nil {
+	looked.stat, err = w.calls.Stat(pin, d.kind.Remote)
+	if err == nil && !older(&looked.stat.Seen, looked.clock, d.kind) {
+		looked.clock = fsys.Clock()
+		looked.stat, err = w.calls.Stat(pin, d.kind.Remote)
+	}
+	if err != nil {
 		return looked, newPathError("stat", w.place(d, i), err)
 	}
-	looked.kind = d.kind
 	if looked.stat.Mount != w.node(d).seen.Mount {
 		if looked.kind, err = w.calls.Kind(pin, &looked.stat.Seen); err != nil {
 			return looked, newPathError("statfs", w.place(d, i), err)
@@ -451,6 +466,7 @@ func (w *worker) look(d *dir, i int, pin fsys.Handle) (source, error) {
 func (w *worker) copyLooked(d *dir, i int, pin fsys.Handle, looked *source, state filterState, last bool) (later *fsys.Kind, err error) {
 	n := &d.kids[i]
 	n.seen = looked.stat.Seen
+	n.set(future, ahead(&n.seen, looked.clock))
 	mounted := looked.stat.MountRoot || looked.stat.Mount != w.node(d).seen.Mount
 	switch {
 	case mounted && !w.opts.CrossMounts && !w.off(checkMount):
@@ -484,7 +500,7 @@ func (w *worker) count(d *dir, n *node) error {
 	n.flags |= counted
 	got := w.bytes.Add(n.weight(d))
 	if got > w.opts.Limits.MaxBytes {
-		return &LimitError{Path: w.path + "/" + w.pathOf(d, n.name), Field: "MaxBytes", Limit: w.opts.Limits.MaxBytes, Got: got}
+		return &LimitError{Path: strings.TrimSuffix(w.path, "/") + "/" + w.pathOf(d, n.name), Field: "MaxBytes", Limit: w.opts.Limits.MaxBytes, Got: got}
 	}
 	return nil
 }
@@ -499,11 +515,19 @@ func (t *tree) uncount(d *dir, n *node) {
 
 // weight is what an entry adds to the total that MaxBytes bounds.
 func (n *node) weight(d *dir) int64 {
-	got := int64(d.length + 1 + len(n.name))
+	got := int64(d.pathLength(n.name))
 	if n.seen.Mode.IsRegular() {
-		got += n.seen.Size
+		got += min(n.seen.Size, 1<<60) // the sum of two must not wrap
 	}
 	return got
+}
+
+// pathLength is the length of the path of an entry below the root.
+func (d *dir) pathLength(name string) int {
+	if d.parent == nil {
+		return len(name)
+	}
+	return d.length + 1 + len(name)
 }
 
 // excludes applies Options.Exclude, which needs only the path. An excluded directory is walked if something beneath it may
@@ -555,7 +579,7 @@ func (w *worker) foundDir(d *dir, i int, state filterState) error {
 	}
 	sub := &dir{
 		parent: d, index: i, depth: depth, filter: state,
-		length: d.length + 1 + len(n.name),
+		length: d.pathLength(n.name),
 		in:     fsys.NoHandle, out: fsys.NoHandle,
 	}
 	n.sub = sub
@@ -593,7 +617,7 @@ func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err e
 	if err := w.regular(looked, path); err != nil {
 		return err
 	}
-	if err := w.singleLink(looked, path); err != nil {
+	if err := errors.Join(w.withinLimit(looked, path), w.singleLink(looked, path)); err != nil {
 		return err
 	}
 	mode, err := w.copyMode(n.seen.Mode, path)
@@ -615,16 +639,9 @@ func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err e
 		return err
 	}
 	n.digest, n.level, n.why = res.digest, res.level, res.why
-	n.flags &^= young | weak
-	if res.level == Identified {
-		n.flags |= young
-	}
-	if !src.kind.Stores || src.stat.DAX {
-		n.flags |= weak
-	}
-	if res.cloned {
-		w.cloned.Add(n.seen.Size)
-	}
+	n.set(young, res.level == Identified)
+	n.set(weak, !src.kind.Stores || src.stat.DAX)
+	n.set(cloned, res.cloned)
 	w.progress.file(path)
 	return nil
 }

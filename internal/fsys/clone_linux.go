@@ -4,6 +4,7 @@ package fsys
 
 import (
 	"errors"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,9 @@ func (c *Calls) CreateNameless(dir Handle, mode uint32) (Handle, error) {
 	if err := c.at("CreateNameless", ""); err != nil {
 		return NoHandle, err
 	}
+	if _, err := c.procDir.open(c); err != nil { // LinkNameless may need it
+		return NoHandle, err
+	}
 	h, err := c.openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR, mode)
 	if err == unix.EOPNOTSUPP || err == unix.EISDIR || err == unix.ENOENT || err == unix.EINVAL {
 		return NoHandle, errors.ErrUnsupported
@@ -34,7 +38,18 @@ func (c *Calls) LinkNameless(h, dir Handle, name string) error {
 	if err := c.at("LinkNameless", name); err != nil {
 		return err
 	}
-	return again(func() error { return unix.Linkat(int(h), "", int(dir), name, unix.AT_EMPTY_PATH) })
+	err := again(func() error { return unix.Linkat(int(h), "", int(dir), name, unix.AT_EMPTY_PATH) })
+	if err != unix.ENOENT {
+		return err
+	}
+	// Before Linux 6.10 AT_EMPTY_PATH needs CAP_DAC_READ_SEARCH (linkat(2)); following the link in /proc never does.
+	fds, err := c.procDir.open(c)
+	if err != nil {
+		return err
+	}
+	return again(func() error {
+		return unix.Linkat(int(fds), strconv.Itoa(int(h)), int(dir), name, unix.AT_SYMLINK_FOLLOW)
+	})
 }
 
 // Allocate asks for the blocks of a file early, so that a full disk is found before anything is written. A file system

@@ -29,6 +29,9 @@ func IsBlocked(err error) bool { return errors.Is(err, unix.EAGAIN) }
 // IsLocked reports whether Lock failed because somebody holds the lock.
 func IsLocked(err error) bool { return errors.Is(err, unix.EWOULDBLOCK) }
 
+// IsNotEmpty reports whether Rmdir failed because the directory holds something.
+func IsNotEmpty(err error) bool { return isAny(err, unix.ENOTEMPTY, unix.EEXIST) }
+
 func isAny(err error, targets ...error) bool {
 	for _, t := range targets {
 		if errors.Is(err, t) {

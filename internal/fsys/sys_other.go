@@ -54,6 +54,9 @@ func IsStale(err error) bool { return false }
 // IsGone reports false.
 func IsGone(err error) bool { return false }
 
+// IsNotEmpty reports false.
+func IsNotEmpty(err error) bool { return false }
+
 // IsBlocked reports false.
 func IsBlocked(err error) bool { return false }
 
