@@ -3,10 +3,9 @@
 package snapshot
 
 import (
-	"context"
 	"errors"
 	"io/fs"
-	"slices"
+	"sync/atomic"
 	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
@@ -62,11 +61,11 @@ func (w *worker) collectDir(d *dir, except map[*node]*suspect) error {
 		return w.soft(d.parent, d.index, err)
 	}
 	defer w.leave(d)
-	w.pollLeases(except)
 	for i := range d.kids {
 		if w.ctx.Err() != nil {
 			return canceled(w.ctx, w.verb, w.place(d, i))
 		}
+		w.pollLeases(except)
 		if err := w.collectEntry(d, i, except); err != nil {
 			return err
 		}
@@ -131,7 +130,7 @@ func (t *tree) compare(d *dir, i int, now *fsys.Seen, except map[*node]*suspect)
 	case reason == MetadataOnly:
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.suspects = append(t.suspects, &suspect{dir: d, index: i, node: n, h: fsys.NoHandle})
+		t.suspects = append(t.suspects, &suspect{dir: d, index: i, node: n, recorded: n.seen, h: fsys.NoHandle})
 	default:
 		t.drifted(d, i, reason, now, nil)
 	}
@@ -140,16 +139,17 @@ func (t *tree) compare(d *dir, i int, now *fsys.Seen, except map[*node]*suspect)
 // suspect is an entry of which only ctime moved: hard links, chmod to the same mode, relabelling and backup tools do that,
 // and so does who writes and puts mtime back.
 type suspect struct {
-	dir   *dir
-	index int
-	node  *node
-	h     fsys.Handle // leased, if the suspect does not hold still otherwise
-	alone bool        // no lease is to be had
-	fails int
-	first fsys.Seen // its State in the window
-	kind  *fsys.Kind
-	moved bool
-	freed bool // a writer came, and the lease was given up for it
+	dir      *dir
+	index    int
+	node     *node
+	h        fsys.Handle // leased, if the suspect does not hold still otherwise
+	alone    bool        // no lease is to be had
+	fails    int
+	recorded fsys.Seen // by the copy
+	first    fsys.Seen // in the window
+	kind     *fsys.Kind
+	moved    bool
+	freed    atomic.Bool // a writer came, and the lease was given up for it
 }
 
 // suspectPasses bounds how often the instant is moved; under chmod noise 1.2 passes were enough on average.
@@ -164,7 +164,7 @@ func (t *tree) resolve() (err error) {
 	var list []*suspect
 	defer func() {
 		for _, s := range list {
-			t.closing(s.h, &err)
+			t.release(s.h)
 			s.h = fsys.NoHandle
 		}
 		t.leases.Store(0)
@@ -188,7 +188,10 @@ func (t *tree) resolve() (err error) {
 	}
 	for _, s := range list {
 		if s.moved {
-			t.drifted(s.dir, s.index, MetadataOnly, &s.first, nil)
+			t.drifted(s.dir, s.index, MetadataOnly, &s.first, &ChangeError{
+				Path: t.place(s.dir, s.index), Reason: MetadataOnly,
+				Before: stateOf(&s.recorded), After: stateOf(&s.first), Err: ErrChangedDuringSnapshot,
+			})
 		}
 	}
 	return nil
@@ -363,8 +366,8 @@ func (w *worker) readSuspect(s *suspect) error {
 	if err != nil {
 		return err
 	}
-	res, err := w.reader.proveSuspect(w.ctx, s, &src, path)
-	w.closing(src.h, &err)
+	res, err := w.proveSuspect(s, &src, path)
+	w.release(src.h)
 	if err != nil {
 		return err
 	}
@@ -378,14 +381,21 @@ func (w *worker) readSuspect(s *suspect) error {
 
 // proveSuspect reads a suspect. Under a lease that is held its ctime may go on moving, so only the rest of the State counts,
 // and the lease itself is the evidence.
-func (r *reader) proveSuspect(ctx context.Context, s *suspect, src *source, path string) (read, error) {
+func (w *worker) proveSuspect(s *suspect, src *source, path string) (read, error) {
 	if s.h == fsys.NoHandle {
-		if reason := drift(&s.first, &src.stat.Seen); reason != 0 {
-			return read{}, changed(&s.first, &src.stat.Seen, path)
+		if err := changed(&s.first, &src.stat.Seen, path); err != nil {
+			return read{}, err
 		}
-		return r.prove(ctx, src, &noSink, path)
+		return w.reader.prove(w.ctx, src, &noSink, path)
 	}
-	d, err := r.stream(ctx, src, nil, &noSink, path, nil)
+	var ev evidence
+	defer func() { ev.guard.end() }()
+	d, err := w.reader.stream(w.ctx, src, &ev, &noSink, path, func() error {
+		if w.pollLease(s) {
+			return nil
+		}
+		return &driftError{reason: WriterArrived, after: s.first}
+	})
 	return read{digest: d, level: s.node.level, why: s.node.why}, err
 }
 
@@ -400,7 +410,11 @@ func (w *worker) listSuspect(s *suspect) error {
 	if err != nil {
 		return err
 	}
-	if !slices.EqualFunc(names, d.kids, func(name string, n node) bool { return name == n.name }) {
+	same := len(names) == len(d.kids)
+	for i := 0; same && i < len(names); i++ {
+		same = names[i] == d.kids[i].name // nothing else of the entries: others are at work on them
+	}
+	if !same {
 		d.relist = true
 		return &driftError{reason: Modified, after: s.first}
 	}
@@ -434,20 +448,27 @@ func (t *tree) pollLeases(except map[*node]*suspect) {
 		return
 	}
 	now := time.Since(t.started)
-	if last := t.polled.Load(); int64(now)-last < int64(leasePoll) || !t.polled.CompareAndSwap(last, int64(now)) {
+	if int64(now)-t.polled.Load() < int64(leasePoll) || !t.polling.TryLock() {
 		return
 	}
+	defer t.polling.Unlock()
+	t.polled.Store(int64(now))
 	t.pollAll(except)
 }
 
 // pollAll: a lease that does not stand any more proves nothing, and its writer has waited long enough.
 func (t *tree) pollAll(except map[*node]*suspect) {
 	for _, s := range except {
-		if s.h == fsys.NoHandle || s.freed || t.calls.LeaseStands(s.h) {
-			continue
-		}
-		s.freed = true
-		_ = t.calls.DropLease(s.h) // what cannot be dropped goes with its handle
-		t.drifted(s.dir, s.index, WriterArrived, &s.first, nil)
+		t.pollLease(s)
 	}
+}
+
+// pollLease reports false, once, when somebody waits behind the lease on s: it is given up.
+func (t *tree) pollLease(s *suspect) bool {
+	if s.h == fsys.NoHandle || t.calls.LeaseStands(s.h) || s.freed.Swap(true) {
+		return true
+	}
+	_ = t.calls.DropLease(s.h) // what cannot be dropped goes with its handle
+	t.drifted(s.dir, s.index, WriterArrived, &s.first, nil)
+	return false
 }

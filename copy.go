@@ -48,6 +48,8 @@ type sink struct {
 	volume uint64      // that h lies on, for a clone
 	w      io.Writer
 	sparse bool // leave out blocks of zeros
+	space  *space
+	needs  int64 // of it, unless the file is cloned
 }
 
 var noSink = sink{h: fsys.NoHandle}
@@ -101,15 +103,21 @@ func (r *reader) prove(ctx context.Context, src *source, out *sink, path string)
 	if err != nil {
 		return read{}, err
 	}
-	defer ev.guard.end()
+	defer func() { ev.guard.end() }()
 	res := read{level: ev.level, why: ev.why, cloned: ev.cloned}
+	if !ev.cloned {
+		if err := r.makeRoom(src, out, path); err != nil {
+			return read{}, err
+		}
+		defer out.space.wrote(out.needs)
+	}
 	switch {
 	case ev.hold:
-		res.digest, err = r.readLeased(ctx, src, out, path)
+		res.digest, err = r.readLeased(ctx, src, &ev, out, path)
 	case ev.cloned:
 		res.digest, err = r.hashClone(ctx, src, out, path)
 	default:
-		res.digest, err = r.stream(ctx, src, ev.guard, out, path, nil)
+		res.digest, err = r.stream(ctx, src, &ev, out, path, nil)
 	}
 	if err != nil {
 		return read{}, err
@@ -128,6 +136,20 @@ func (r *reader) prove(ctx context.Context, src *source, out *sink, path string)
 	return res, nil
 }
 
+// makeRoom asks for the room that the bytes of src will take, before one is written.
+func (r *reader) makeRoom(src *source, out *sink, path string) error {
+	if err := out.space.take(out.needs, path); err != nil {
+		return err
+	}
+	if out.h == fsys.NoHandle || out.sparse || src.stat.Size < allocateFrom {
+		return nil
+	}
+	return orPathError("allocate", path, r.calls.Allocate(out.h, src.stat.Size))
+}
+
+// allocateFrom is the size from which a full disk is worth finding early.
+const allocateFrom = 1 << 20
+
 func (o *op) withinLimit(src *source, path string) error {
 	if limit := o.opts.Limits.MaxFileBytes; src.stat.Size > limit {
 		return &LimitError{Path: path, Field: "MaxFileBytes", Limit: limit, Got: src.stat.Size}
@@ -136,7 +158,7 @@ func (o *op) withinLimit(src *source, path string) error {
 }
 
 // stream reads src by offset and at most one byte more than its size, hashes, and puts to out in the same pass.
-func (r *reader) stream(ctx context.Context, src *source, g *guard, out *sink, path string, poll func() error) (Digest, error) {
+func (r *reader) stream(ctx context.Context, src *source, ev *evidence, out *sink, path string, poll func() error) (Digest, error) {
 	r.hash.Reset()
 	size := src.stat.Size
 	for off := int64(0); ; {
@@ -147,7 +169,7 @@ func (r *reader) stream(ctx context.Context, src *source, g *guard, out *sink, p
 		if rest := size - off; rest < int64(ask) && !r.off(checkGrowth) {
 			ask = int(rest) + 1
 		}
-		p, err := r.readAt(ctx, src, g, ask, off)
+		p, err := r.readAt(ctx, src, ev, ask, off)
 		switch {
 		case fsys.IsBlocked(err):
 			return Digest{}, newPathError("read", path, ErrBusy) // a mandatory lock
@@ -177,9 +199,23 @@ func (r *reader) stream(ctx context.Context, src *source, g *guard, out *sink, p
 	}
 }
 
-func (r *reader) readAt(ctx context.Context, src *source, g *guard, ask int, off int64) ([]byte, error) {
-	if g != nil {
-		return g.read(ctx, ask, off)
+// readAt reads where nothing can stall, and otherwise behind a guard. On xfs even a file that had no writer a moment ago may
+// have one that stalls now, so only what is in memory is read without one.
+func (r *reader) readAt(ctx context.Context, src *source, ev *evidence, ask int, off int64) ([]byte, error) {
+	if ev.guard == nil && src.kind.LockingReads {
+		n, err := r.calls.ReadNow(src.h, r.buf[:ask], off)
+		if err == nil {
+			return r.buf[:n], nil
+		}
+		if !fsys.IsBlocked(err) && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, err
+		}
+		if err := r.guardReads(src, ev); err != nil {
+			return nil, err
+		}
+	}
+	if ev.guard != nil {
+		return ev.guard.read(ctx, ask, off)
 	}
 	n, err := r.calls.Read(src.h, r.buf[:ask], off)
 	return r.buf[:n], err
@@ -209,19 +245,23 @@ func (r *reader) lengthChanged(src *source, reason Reason, got int64, path strin
 
 // clone makes out a reflink of src, if it is a file on the same file system and that has them: the content at one instant,
 // even under a writer's hands. It may wait for a writer, then behind a guard.
-func (r *reader) clone(ctx context.Context, src *source, out *sink, mayStall bool) (bool, error) {
+func (r *reader) clone(ctx context.Context, src *source, out *sink) (bool, error) {
 	if !src.kind.Clones || out.h == fsys.NoHandle || out.volume != src.stat.Volume || src.stat.Size == 0 || r.lacks(noClone) {
 		return false, nil
-	}
-	if !mayStall {
-		return r.calls.Clone(out.h, src.h) == nil, nil
 	}
 	var ev evidence
 	if err := r.guardReads(src, &ev); err != nil {
 		return false, err
 	}
 	defer ev.guard.end()
-	err := ev.guard.do(ctx, func(h fsys.Handle, _ []byte) (int, error) { return 0, r.calls.Clone(out.h, h) })
+	dst, err := r.calls.Dup(uintptr(out.h)) // an abandoned call must not find another file under its number
+	if err != nil {
+		return false, err
+	}
+	err = ev.guard.do(ctx, func(h fsys.Handle, _ []byte) (int, error) {
+		defer r.release(dst)
+		return 0, r.calls.Clone(dst, h)
+	})
 	if errors.Is(err, errStalled) || ctx.Err() != nil {
 		return false, err
 	}
@@ -231,7 +271,7 @@ func (r *reader) clone(ctx context.Context, src *source, out *sink, mayStall boo
 // hashClone reads the clone, not the source: the digest is that of the bytes that are kept.
 func (r *reader) hashClone(ctx context.Context, src *source, out *sink, path string) (Digest, error) {
 	copied := *src
-	copied.h = out.h
+	copied.h, copied.kind = out.h, new(fsys.Kind) // nobody else writes it
 	var err error
 	if copied.stat, err = r.calls.Stat(out.h, false); err != nil {
 		return Digest{}, newPathError("stat", path, err)
@@ -239,7 +279,7 @@ func (r *reader) hashClone(ctx context.Context, src *source, out *sink, path str
 	if copied.stat.Size != src.stat.Size {
 		return Digest{}, r.lengthChanged(src, sizeReason(src.stat.Size, copied.stat.Size), copied.stat.Size, path)
 	}
-	return r.stream(ctx, &copied, nil, &noSink, path, nil)
+	return r.stream(ctx, &copied, new(evidence), &noSink, path, nil)
 }
 
 func sizeReason(before, after int64) Reason {
@@ -251,12 +291,12 @@ func sizeReason(before, after int64) Reason {
 
 // readLeased reads src while a lease is held. A writer waits meanwhile, so nothing is written to out under the lease: what
 // exceeds the buffer is copied first, then read again under the lease, and the digests are compared.
-func (r *reader) readLeased(ctx context.Context, src *source, out *sink, path string) (d Digest, err error) {
+func (r *reader) readLeased(ctx context.Context, src *source, ev *evidence, out *sink, path string) (d Digest, err error) {
 	if src.stat.Size < bufferSize {
 		var small bytes.Buffer
 		err = r.leased(src, path, func(poll func() error) error {
 			small.Grow(int(src.stat.Size))
-			d, err = r.stream(ctx, src, nil, &sink{h: fsys.NoHandle, w: &small}, path, poll)
+			d, err = r.stream(ctx, src, ev, &sink{h: fsys.NoHandle, w: &small}, path, poll)
 			return err
 		})
 		if err == nil {
@@ -265,13 +305,13 @@ func (r *reader) readLeased(ctx context.Context, src *source, out *sink, path st
 		return d, err
 	}
 	if out.h != fsys.NoHandle || out.w != nil {
-		if d, err = r.stream(ctx, src, nil, out, path, nil); err != nil {
+		if d, err = r.stream(ctx, src, ev, out, path, nil); err != nil {
 			return d, err
 		}
 	}
 	var again Digest
 	err = r.leased(src, path, func(poll func() error) error {
-		again, err = r.stream(ctx, src, nil, &noSink, path, poll)
+		again, err = r.stream(ctx, src, ev, &noSink, path, poll)
 		return err
 	})
 	if err == nil && !d.IsZero() && again != d {
@@ -296,19 +336,15 @@ func (o *op) copyMode(mode fs.FileMode, path string) (fs.FileMode, error) {
 }
 
 // fill proves src into h, an empty file of ours on volume.
-func (r *reader) fill(ctx context.Context, src *source, h fsys.Handle, volume uint64, path string) (read, error) {
-	out := &sink{h: h, volume: volume}
-	size := src.stat.Size
-	if src.stat.Blocks*512 < size {
-		out.sparse = true
-	} else if size >= 1<<20 && !(src.kind.Clones && volume == src.stat.Volume) {
-		if err := r.calls.Allocate(h, size); err != nil {
-			return read{}, newPathError("allocate", path, err)
-		}
+func (r *reader) fill(ctx context.Context, src *source, h fsys.Handle, volume uint64, room *space, path string) (read, error) {
+	out := &sink{
+		h: h, volume: volume,
+		sparse: src.stat.Blocks*512 < src.stat.Size,
+		space:  room, needs: allocated(&src.stat),
 	}
 	res, err := r.prove(ctx, src, out, path)
 	if err == nil && out.sparse && !res.cloned {
-		err = orPathError("truncate", path, r.calls.Truncate(h, size))
+		err = orPathError("truncate", path, r.calls.Truncate(h, src.stat.Size))
 	}
 	return res, err
 }

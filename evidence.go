@@ -120,6 +120,11 @@ func settlesIn(s *fsys.Seen, kind *fsys.Kind) time.Duration {
 // settleBudget is the longest time that a round waits for stamps to settle: the coarsest grain and some ticks.
 const settleBudget = 2100 * time.Millisecond
 
+// maySettle reports whether a State like s can be settled within what is left of the round's budget.
+func (o *op) maySettle(s *fsys.Seen, kind *fsys.Kind) bool {
+	return o.waited+settlesIn(s, kind) <= settleBudget
+}
+
 // settle waits, within what is left of the round's budget, until a State like s is settled. It reports false when the
 // budget is used up.
 func (o *op) settle(ctx context.Context, s *fsys.Seen, kind *fsys.Kind, path string) (bool, error) {
@@ -183,7 +188,8 @@ func (r *reader) bringUp(ctx context.Context, src *source, out *sink, path strin
 		return ev, err
 	}
 	if src.kind.Remote {
-		return ev, r.guardReads(src, &ev)
+		err := r.guardReads(src, &ev)
+		return ev, orPathError("duplicate", path, err)
 	}
 	return ev, nil
 }
@@ -198,7 +204,7 @@ func (r *reader) bringUpStores(ctx context.Context, src *source, out *sink, path
 	}
 	ev := evidence{level: Coherent, why: whyNotAsked}
 	if why != whyNothing || src.stat.Size >= cloneFrom {
-		if ev.cloned, err = r.clone(ctx, src, out, why != whyNothing); err != nil {
+		if ev.cloned, err = r.clone(ctx, src, out); err != nil {
 			return evidence{}, newPathError("clone", path, err)
 		}
 	}

@@ -196,3 +196,13 @@ func drift(before, after *fsys.Seen) Reason {
 	}
 	return stateOf(before).Compare(stateOf(after))
 }
+
+// sameFile is Identity.Same for the collect.
+func sameFile(a, b *fsys.Seen) bool {
+	return a.Mount == b.Mount && sameInode(a, b)
+}
+
+// sameInode is sameFile whichever mount shows the file: through a bind mount the destination may lie inside the source.
+func sameInode(a, b *fsys.Seen) bool {
+	return a.File != [16]byte{} && a.File == b.File && a.Volume == b.Volume && a.Birth == b.Birth && a.Mode.Type() == b.Mode.Type()
+}

@@ -262,7 +262,7 @@ func (r *resolver) find(d *dir, name string) (n *node, exact bool) {
 
 // relative returns the path from d to a spot over directories of the copy.
 func (r *resolver) relative(d *dir, to spot) string {
-	from, target := r.names(d), r.names(to.dir)
+	from, target := r.pathTo(d), r.pathTo(to.dir)
 	if to.n != nil {
 		target = append(target, to.n.name)
 	}
@@ -276,7 +276,7 @@ func (r *resolver) relative(d *dir, to spot) string {
 	return strings.Join(steps, "/")
 }
 
-func (r *resolver) names(d *dir) []string {
+func (r *resolver) pathTo(d *dir) []string {
 	var names []string
 	for ; d.parent != nil; d = d.parent {
 		names = append(names, r.node(d).name)

@@ -148,7 +148,7 @@ func openManifest(f *os.File) (_ *Manifest, err error) {
 	}
 	m := &Manifest{file: f}
 	if err := m.load(f); err != nil {
-		return nil, fmt.Errorf("%s: %w", quote.Name(f.Name()), err)
+		return nil, newPathError("read", f.Name(), err)
 	}
 	return m, nil
 }

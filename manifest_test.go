@@ -198,7 +198,7 @@ func TestManifestRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, []byte(bad), 0o600))
 	_, err = snapshot.OpenManifest(name)
 	require.ErrorIs(t, err, fs.ErrInvalid)
-	assert.EqualError(t, err, name+": line 4: paths are not sorted")
+	assert.EqualError(t, err, "read "+name+": line 4: paths are not sorted")
 
 	_, err = snapshot.OpenManifest(filepath.Join(dir, "absent"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -652,7 +652,7 @@ func FuzzReadManifest(f *testing.F) {
 		onDisk, diskErr := snapshot.OpenManifest(name)
 		if err != nil {
 			require.ErrorIs(t, err, fs.ErrInvalid)
-			require.EqualError(t, diskErr, name+": "+err.Error())
+			require.EqualError(t, diskErr, "read "+name+": "+err.Error())
 			return
 		}
 		require.NoError(t, diskErr)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -366,16 +367,16 @@ func (f *File) fresh(ctx context.Context) (src source, err error) {
 		} else {
 			src, err = f.op.reopenHandle(f.h, &f.src, f.name)
 		}
-		if err != nil || settled(&src.stat.Seen, src.clock, src.kind) || f.op.off(checkSettled) {
+		if err != nil || settled(&src.stat.Seen, src.clock, src.kind) || f.op.off(checkSettled) ||
+			!f.op.maySettle(&src.stat.Seen, src.kind) { // bringUp decides whether that is enough
 			return src, err
 		}
-		ok, e := f.op.settle(ctx, &src.stat.Seen, src.kind, f.name)
-		if e == nil && !ok { // bringUp decides whether that is enough
-			return src, nil
+		f.closeSource(&src, &err)
+		if err == nil {
+			_, err = f.op.settle(ctx, &src.stat.Seen, src.kind, f.name)
 		}
-		f.closeSource(&src, &e)
-		if e != nil {
-			return source{}, e
+		if err != nil {
+			return source{}, err
 		}
 	}
 }
@@ -480,17 +481,11 @@ func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
 		return Proof{}, err
 	}
 	defer f.closeSource(&src, &err)
-	if err := f.op.withinLimit(&src, f.name); err != nil {
-		return Proof{}, err
-	}
-	if err := p.space.take(allocated(&src.stat), f.name); err != nil {
-		return Proof{}, err
-	}
 	h, volume, err := p.create(mode)
 	if err != nil {
 		return Proof{}, err
 	}
-	res, err := f.reader().fill(ctx, &src, h, volume, f.name)
+	res, err := f.reader().fill(ctx, &src, h, volume, p.space, f.name)
 	if err == nil {
 		err = f.checkName(&src)
 	}
@@ -551,6 +546,9 @@ func ReadFile(ctx context.Context, name string, opts *Options) ([]byte, Proof, e
 	var buf bytes.Buffer
 	proof, err := attempts(ctx, name, &o, "read", func(f *File) (Proof, error) {
 		buf.Reset()
+		if f.src.stat.Size > math.MaxInt-bytes.MinRead {
+			return Proof{}, &LimitError{Path: name, Field: "MaxFileBytes", Limit: math.MaxInt - bytes.MinRead, Got: f.src.stat.Size}
+		}
 		if n := f.src.stat.Size; n <= o.Limits.MaxFileBytes || o.Limits.MaxFileBytes < 0 {
 			buf.Grow(int(min(n, readFileLimit)))
 		}
@@ -581,7 +579,7 @@ func attempts(ctx context.Context, name string, opts *Options, verb string, f fu
 	defer progress.end()
 	tries, metadata := 1, 0
 	var waited time.Duration
-	var last *ChangeError
+	changedOnce := false
 	for pause := time.Millisecond; ; {
 		if err := canceled(ctx, verb, name); err != nil {
 			return Proof{}, err
@@ -593,15 +591,14 @@ func attempts(ctx context.Context, name string, opts *Options, verb string, f fu
 			proof.Attempts = tries
 			return proof, nil
 		}
-		if last != nil && errors.Is(err, fs.ErrNotExist) { // a file that is replaced may be away for a moment
-			err = &ChangeError{Path: name, Reason: Vanished, Before: last.Before, Err: ErrChangedBeforeSnapshot}
-		}
+		// A file that is replaced may be away for a moment.
+		away := changedOnce && errors.Is(err, fs.ErrNotExist)
 		change, _ := errors.AsType[*ChangeError](err)
 		if change != nil {
-			change.Attempts, last = tries, change
+			change.Attempts, changedOnce = tries, true
 		}
 		switch {
-		case !Retryable(err) || errors.Is(err, errStalled):
+		case !Retryable(err) && !away || errors.Is(err, errStalled):
 			return Proof{}, err
 		case change != nil && change.Reason == MetadataOnly && metadata < maxMetadataTries:
 			metadata++
@@ -612,7 +609,7 @@ func attempts(ctx context.Context, name string, opts *Options, verb string, f fu
 			tries++
 			waited = 0
 			sleep(ctx, pause)
-			pause *= 2
+			pause = min(2*pause, 100*time.Millisecond)
 		}
 	}
 }
@@ -624,4 +621,35 @@ func attempt(o *op, name string, f func(*File) (Proof, error)) (_ Proof, err err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	return f(file)
+}
+
+// Lstat returns the State of name without following a final link, to ask later whether a file read before has changed since.
+func Lstat(name string) (_ State, err error) {
+	if err := fsys.Supported(); err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	dirName, base, err := split(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
+		dirName, base, err = name, "", nil // "dir/" and "..", which are directories
+	}
+	if err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	o := newOp(nil)
+	defer func() { err = errors.Join(err, o.finish()) }()
+	dir, err := o.calls.PinPath(dirName)
+	if err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	defer o.closing(dir, &err)
+	var st fsys.Stat
+	if base == "" {
+		st, err = o.calls.Stat(dir, true)
+	} else {
+		st, err = o.calls.StatAt(dir, base, true)
+	}
+	if err != nil {
+		return State{}, newPathError("lstat", name, err)
+	}
+	return stateOf(&st.Seen), nil
 }

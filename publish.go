@@ -61,7 +61,7 @@ func (o *op) openParent(dst string) (parent fsys.Handle, dir, base string, err e
 			e = fs.ErrExist
 		}
 		err = newPathError("create", dst, e)
-		o.closing(parent, &err)
+		o.release(parent)
 		return fsys.NoHandle, "", "", err
 	}
 	return parent, dir, base, nil
@@ -120,8 +120,12 @@ func (s *staging) init() (err error) {
 	if st, err := c.StatAt(s.dir, stagingLock, false); err != nil || st.Nlink != 1 {
 		return s.swept("stat", errors.Join(err, fs.ErrNotExist))
 	}
-	if !s.named() {
-		return s.swept("stat", fs.ErrNotExist)
+	named, err := s.named()
+	if err == nil && !named {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return s.swept("stat", err)
 	}
 	return nil
 }
@@ -134,51 +138,47 @@ func (s *staging) adopt() (err error) {
 		return s.swept("open", err)
 	}
 	st, err := c.Stat(s.dir, false)
+	empty := true
+	if err == nil {
+		empty, err = s.holdsNothingBut("")
+	}
 	switch {
 	case err != nil:
 		err = newPathError("stat", s.where(), err)
-	case st.UID != fsys.Euid():
-		s.lost = true
-		err = newPathError("open", s.where(), fmt.Errorf("%w: it was exchanged for another user's directory", ErrUntrusted))
-	case st.Mode.Perm() != 0o700:
-		err = newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %04o, not 0700: look at the umask and at default ACLs", ErrUntrusted, st.Mode.Perm()))
-	case !s.holdsNothingBut(""):
+	case st.UID != fsys.Euid() || !empty:
 		s.lost = true
 		err = newPathError("open", s.where(), fmt.Errorf("%w: it was exchanged for another directory", ErrUntrusted))
+	case st.Mode.Perm() != 0o700:
+		err = newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %04o, not 0700: look at the umask and at default ACLs", ErrUntrusted, st.Mode.Perm()))
 	}
 	if err != nil {
-		s.op.closing(s.dir, &err)
-		s.dir = fsys.NoHandle
+		s.release()
 		return err
 	}
 	s.seen = st.Seen
 	return nil
 }
 
-// swept tells a directory that a sweep took from a failure.
+// release closes the staging directory and gives up its lock.
+func (s *staging) release() {
+	s.op.release(s.lock)
+	s.op.release(s.dir)
+	s.lock, s.dir = fsys.NoHandle, fsys.NoHandle
+}
+
+// swept tells a directory that a sweep took, or is about to, from a failure.
 func (s *staging) swept(verb string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || fsys.IsLocked(err) {
+		s.lost = true
 		return errSwept
 	}
 	return newPathError(verb, s.where(), err)
 }
 
 // named reports whether the name still is the held directory.
-func (s *staging) named() bool {
+func (s *staging) named() (bool, error) {
 	now, err := s.op.calls.StatAt(s.parent, s.name, false)
-	return err == nil && sameFile(&now.Seen, &s.seen)
-}
-
-// sameFile compares what cannot change while a file lives: what it is, not what it is like.
-func sameFile(a, b *fsys.Seen) bool {
-	return stateOf(a).Identity.Same(stateOf(b).Identity)
-}
-
-// sameInode is sameFile whichever mount shows the file: through a bind mount the destination may lie inside the source.
-func sameInode(a, b *fsys.Seen) bool {
-	c := *b
-	c.Mount = a.Mount
-	return sameFile(a, &c)
+	return err == nil && sameFile(&now.Seen, &s.seen), ignoreMissing(err)
 }
 
 // create makes a file in dir with exactly the bits mode. No mode keeps the handle from writing.
@@ -263,18 +263,17 @@ func (o *op) lookAgain(parent fsys.Handle, base string, held fsys.Handle, dst st
 
 // discard removes the staging directory and all in it. Only the last step goes by name.
 func (s *staging) discard() (err error) {
-	if s.lost {
-		return nil
-	}
-	o := s.op
 	defer func() {
-		o.closing(s.lock, &err)
-		o.closing(s.dir, &err)
+		s.release()
 		if err != nil {
 			err = &LeftoverError{Paths: []string{s.where()}, Err: err}
 		}
 	}()
-	if s.dir == fsys.NoHandle { // never opened
+	o := s.op
+	if s.lost {
+		return nil
+	}
+	if s.dir == fsys.NoHandle { // never opened, or nothing was put in
 		return ignoreMissing(o.calls.Rmdir(s.parent, s.name))
 	}
 	if err := o.empty(s.dir, &s.seen, stagingLock); err != nil {
@@ -282,10 +281,9 @@ func (s *staging) discard() (err error) {
 	}
 	// With the lock the last entry goes: a sweep that gets it now finds nothing and does the same. It is closed first, since
 	// FUSE and NFS only rename a file that is open.
-	lock := s.lock
+	o.release(s.lock)
 	s.lock = fsys.NoHandle
-	o.closing(lock, &err)
-	if err := errors.Join(err, ignoreMissing(o.calls.Unlink(s.dir, stagingLock))); err != nil {
+	if err := ignoreMissing(o.calls.Unlink(s.dir, stagingLock)); err != nil {
 		return err
 	}
 	return s.rmdir()
@@ -295,15 +293,18 @@ func (s *staging) discard() (err error) {
 const rmdirTries = 10
 
 func (s *staging) rmdir() error {
-	for pause := time.Millisecond; ; pause *= 2 {
-		if !s.named() {
-			return nil // emptied, and somewhere else now
+	pause := time.Millisecond
+	for try := 1; ; try++ {
+		named, err := s.named()
+		if err != nil || !named { // emptied, and somewhere else now
+			return err
 		}
-		err := ignoreMissing(s.op.calls.Rmdir(s.parent, s.name))
-		if err == nil || !fsys.IsNotEmpty(err) || pause > time.Millisecond<<rmdirTries {
+		err = ignoreMissing(s.op.calls.Rmdir(s.parent, s.name))
+		if !fsys.IsNotEmpty(err) || try == rmdirTries {
 			return err
 		}
 		time.Sleep(pause)
+		pause *= 2
 		if err := s.op.empty(s.dir, &s.seen, ""); err != nil {
 			return err
 		}
@@ -329,6 +330,7 @@ type publication struct {
 	dir     string
 	base    string
 	space   *space
+	kind    *fsys.Kind
 	h       fsys.Handle
 	staging *staging // nil for a nameless file
 }
@@ -342,11 +344,26 @@ func (o *op) newPublication(dst string) (_ *publication, err error) {
 	if p.parent, p.dir, p.base, err = o.openParent(dst); err != nil {
 		return nil, err
 	}
-	if p.space, err = newSpace(o, p.parent, p.dir); err != nil {
+	if p.space, err = newSpace(o, p.parent, p.dir); err == nil {
+		p.kind, err = o.destinationKind(p.parent, p.dir)
+	}
+	if err != nil {
 		p.close(&err)
 		return nil, err
 	}
 	return p, nil
+}
+
+func (o *op) destinationKind(dir fsys.Handle, path string) (*fsys.Kind, error) {
+	st, err := o.calls.Stat(dir, false)
+	if err != nil {
+		return nil, newPathError("stat", path, err)
+	}
+	kind, err := o.calls.Kind(dir, &st.Seen)
+	if err != nil {
+		return nil, newPathError("statfs", path, err)
+	}
+	return kind, nil
 }
 
 const stagingFile = "file"
@@ -387,7 +404,7 @@ func (p *publication) publish(mtime fsys.Stamp) error {
 	if err := c.SetMtime(p.h, in, name, mtime); err != nil {
 		return newPathError("set time", dst, err)
 	}
-	if p.op.opts.Durable {
+	if p.op.opts.Durable || p.kind.Remote { // a server may refuse at the close what it took in the write
 		if err := c.Sync(p.h); err != nil {
 			return newPathError("sync", dst, err)
 		}
@@ -434,5 +451,5 @@ func (p *publication) close(err *error) {
 	if p.staging != nil {
 		*err = errors.Join(*err, p.staging.discard())
 	}
-	p.op.closing(p.parent, err)
+	p.op.release(p.parent)
 }

@@ -54,12 +54,13 @@ func (r *remover) emptyDir(dir fsys.Handle, keep string, depth int) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := r.remove(dir, name, depth); err != nil {
-			return err
+	var first error
+	for _, name := range names { // what cannot be removed keeps nothing else from going
+		if err := r.remove(dir, name, depth); first == nil {
+			first = err
 		}
 	}
-	return nil
+	return first
 }
 
 // remove removes one name. A directory answers EISDIR on Linux and EPERM elsewhere (unlink(2)), so it is looked at first.

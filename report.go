@@ -5,7 +5,9 @@ package snapshot
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -165,4 +167,120 @@ func notUTF8(s string) string {
 		return ""
 	}
 	return base64.StdEncoding.EncodeToString([]byte(s))
+}
+
+// report counts, and writes the manifest in its order.
+func (t *tree) report(rounds int) (*Report, error) {
+	r := &Report{
+		Rounds: rounds, Evidence: make(map[Evidence]int64), Instant: InstantAll,
+		Abandoned: t.abandoned.Load(), MetadataOnly: t.metadata,
+	}
+	if t.opts.PerFile {
+		r.Instant = InstantNone
+	}
+	if t.opts.Exclude != nil {
+		r.Patterns = t.opts.Exclude.Patterns()
+	}
+	b := newManifestBuilder()
+	if err := t.reportEntry(r, b, nil, -1, "."); err != nil {
+		return nil, err
+	}
+	m, err := b.finish()
+	if err != nil {
+		return nil, newPathError("manifest", t.path, err)
+	}
+	r.Manifest = m
+	return r, nil
+}
+
+func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path string) error {
+	n := t.entry(d, i)
+	if n.is(skipped) {
+		r.Skipped = append(r.Skipped, t.leftOut(n, path))
+		return nil
+	}
+	if n.is(todo) { // every way here goes through a round without drift
+		return newPathError("manifest", t.place(d, i), errUncopied)
+	}
+	e := t.manifestEntry(n, path)
+	if err := b.add(e); err != nil {
+		return newPathError("manifest", t.place(d, i), err)
+	}
+	t.tally(r, n, e, d)
+	if n.sub == nil {
+		return nil
+	}
+	prefix := path + "/"
+	if path == "." {
+		prefix = ""
+	}
+	for i := range n.sub.kids {
+		if err := t.reportEntry(r, b, n.sub, i, prefix+n.sub.kids[i].name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errUncopied would be a fault of this package: an entry that is neither copied nor left out.
+var errUncopied = errors.New("the entry was not copied")
+
+func (t *tree) manifestEntry(n *node, path string) Entry {
+	switch {
+	case n.link != nil:
+		return Entry{Path: path, Mode: fs.ModeSymlink | 0o777, Link: n.link.copy}
+	case n.sub != nil && t.staging != nil:
+		return Entry{Path: path, Mode: fs.ModeDir | t.dirMode(n)}
+	case n.sub != nil:
+		return Entry{Path: path, Mode: fs.ModeDir | n.seen.Mode.Perm()}
+	}
+	mode := n.seen.Mode.Perm()
+	if t.staging != nil {
+		mode, _ = t.copyMode(n.seen.Mode, path) // it was asked before the file was read
+	}
+	return Entry{Path: path, Mode: mode, Size: n.seen.Size, Digest: n.digest}
+}
+
+func (t *tree) leftOut(n *node, path string) Skipped {
+	s := Skipped{Path: path, Because: n.left.String()}
+	switch n.left {
+	case leftExcluded:
+		s.Rule, _ = t.opts.Exclude.Explain(path)
+	case leftEscapes, leftDangling:
+		s.Rule = n.link.text
+	}
+	return s
+}
+
+// tally counts one entry of the copy, and what its proof is worth for the instant.
+func (t *tree) tally(r *Report, n *node, e Entry, d *dir) {
+	special := n.seen.Mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0
+	if special && n.link == nil {
+		r.SpecialModes++
+	}
+	switch {
+	case n.is(young):
+		r.Instant = InstantNone
+	case n.is(weak):
+		r.Instant = min(r.Instant, InstantWrites)
+	}
+	switch {
+	case n.sub != nil:
+		r.Dirs++
+		return
+	case n.link != nil:
+		r.Links++
+		return
+	}
+	r.Files++
+	r.Bytes += n.seen.Size
+	if n.is(cloned) {
+		r.Cloned += n.seen.Size
+	}
+	r.Evidence[n.level]++
+	if r.Weakest.Evidence == 0 || n.level < r.Weakest.Evidence {
+		r.Weakest = Proof{
+			Entry: e, State: stateOf(&n.seen), Evidence: n.level, Because: n.why.text(d.kind), Attempts: r.Rounds,
+		}
+	}
 }

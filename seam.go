@@ -74,6 +74,13 @@ func (o *op) closing(h fsys.Handle, err *error) {
 	}
 }
 
+// release closes a handle through which nothing was written: there is no error of it that anybody could use.
+func (o *op) release(h fsys.Handle) {
+	if h != fsys.NoHandle {
+		_ = o.calls.Close(h)
+	}
+}
+
 // canceled returns the cause of an ended ctx, with the path that was worked on.
 func canceled(ctx context.Context, verb, path string) error {
 	if ctx.Err() == nil {

@@ -42,7 +42,7 @@ func (t *tree) copyTo(dst string) (report *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.closing(parent, &err)
+	defer t.release(parent)
 	if err := t.refuseInside(dir, dst); err != nil {
 		return nil, err
 	}
@@ -53,10 +53,10 @@ func (t *tree) copyTo(dst string) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.staging.discard()) }()
+	defer func() { t.release(t.out) }()
 	if err := t.makeTop(); err != nil {
 		return nil, err
 	}
-	defer func() { t.closing(t.out, &err) }()
 	if report, err = t.take(); err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func (t *tree) findPlaces() ([][]string, error) {
 func (t *tree) end(err *error) {
 	defer func() { *err = errors.Join(*err, t.finish()) }()
 	t.shutAll()
-	t.closing(t.root.in, err)
+	t.release(t.root.in)
 	t.progress.end()
 }
 
@@ -222,94 +222,6 @@ func (t *tree) isRoot(path string) (is bool, err error) {
 	st, err := t.calls.Stat(pin, false)
 	t.closing(pin, &err)
 	return sameInode(&t.top.seen, &st.Seen), err
-}
-
-// makeTop makes the copy's root in the staging directory.
-func (t *tree) makeTop() error {
-	where := filepath.Join(t.staging.where(), stagingTree)
-	if err := t.calls.Mkdir(t.staging.dir, stagingTree, 0o700); err != nil {
-		return newPathError("mkdir", where, err)
-	}
-	out, err := t.calls.OpenDir(t.staging.dir, stagingTree)
-	if err != nil {
-		return newPathError("open", where, err)
-	}
-	t.out, t.root.out = out, out
-	st, err := t.calls.Stat(out, false)
-	if err != nil {
-		return newPathError("stat", where, err)
-	}
-	t.volume = st.Volume
-	return nil
-}
-
-// publishTop makes the copy visible. Its root gets its mode last: a directory without owner write cannot be moved to another
-// parent, so a kill in between leaves the copy whole at 0700.
-func (t *tree) publishTop(base string) (err error) {
-	dst := filepath.Join(t.staging.path, base)
-	if err := canceled(t.ctx, t.verb, t.path); err != nil {
-		return err
-	}
-	if err := t.calls.SetMtimeAt(t.staging.dir, stagingTree, t.top.seen.Mtime); err != nil {
-		return newPathError("set time", dst, err)
-	}
-	if t.opts.Durable {
-		if err := t.syncTree(); err != nil {
-			return newPathError("sync", dst, err)
-		}
-	}
-	published, err := t.staging.publish(stagingTree, base, t.out)
-	if err == nil {
-		err = t.finishTop(dst)
-	}
-	if err != nil && published {
-		err = errors.Join(err, t.unpublish(base))
-	}
-	return err
-}
-
-func (t *tree) finishTop(dst string) error {
-	if err := t.calls.Chmod(t.out, t.dirMode(&t.top)); err != nil {
-		return newPathError("chmod", dst, err)
-	}
-	if !t.opts.Durable {
-		return nil
-	}
-	return orPathError("sync", dst, errors.Join(t.calls.Sync(t.out), t.calls.Sync(t.staging.parent)))
-}
-
-// unpublish takes back what must not stay: through the handle, since the name may be somebody else's by now.
-func (t *tree) unpublish(base string) (err error) {
-	dst := filepath.Join(t.staging.path, base)
-	defer func() {
-		if err != nil {
-			err = &LeftoverError{Paths: []string{dst}, Err: err}
-		}
-	}()
-	st, err := t.calls.Stat(t.out, false)
-	if err != nil {
-		return err
-	}
-	if err := t.calls.Chmod(t.out, 0o700); err != nil {
-		return err
-	}
-	if err := t.empty(t.out, &st.Seen, ""); err != nil {
-		return err
-	}
-	if now, err := t.calls.StatAt(t.staging.parent, base, false); err != nil || !sameFile(&now.Seen, &st.Seen) {
-		return nil // emptied, and somewhere else now
-	}
-	return t.calls.Rmdir(t.staging.parent, base)
-}
-
-// syncTree makes the data durable. Where one call does it for all, it is 3 to 18 times cheaper than one for each file, which
-// elsewhere the copy and the sealing have made.
-func (t *tree) syncTree() error {
-	err := t.calls.SyncAll(t.out)
-	if errors.Is(err, errors.ErrUnsupported) {
-		err = t.calls.Sync(t.out)
-	}
-	return err
 }
 
 // take copies and collects until a round shows no drift, then decides about links, seals and reports.
@@ -420,8 +332,8 @@ func (t *tree) prepare(drifts []driftAt, rounds int) ([]*dir, error) {
 			at.dir.relist = true
 			again = append(again, at.dir)
 		}
-		if err := t.recopy(at.dir, n); err != nil {
-			return t.restart(rounds)
+		if lost, err := t.recopy(at.dir, n); err != nil || lost {
+			return t.restartAfter(err, rounds)
 		}
 		list = append(list, at.dir)
 	}
@@ -440,8 +352,8 @@ func (t *tree) prepare(drifts []driftAt, rounds int) ([]*dir, error) {
 			return t.restart(rounds)
 		}
 		// It does not hold still for a listing: it is copied anew, as a whole.
-		if err := t.recopy(d.parent, t.node(d)); err != nil {
-			return t.restart(rounds)
+		if lost, err := t.recopy(d.parent, t.node(d)); err != nil || lost {
+			return t.restartAfter(err, rounds)
 		}
 		list = append(list, d.parent)
 	}
@@ -460,19 +372,31 @@ func (at *driftAt) depth() int {
 	return at.dir.depth
 }
 
-// recopy drops what was copied of an entry and marks it for the next round.
-func (t *tree) recopy(d *dir, n *node) error {
+// recopy drops what was copied of an entry and marks it for the next round. It reports true if the way to the entry drifts
+// again, so that only beginning anew is left.
+func (t *tree) recopy(d *dir, n *node) (lost bool, err error) {
 	if n.sub != nil {
-		if err := t.enter(d); err != nil {
-			return err
+		err := t.enter(d)
+		if _, drifts := errors.AsType[*driftError](err); drifts {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
 		}
 		defer t.leave(d)
 		if err := t.workers[0].drop(d, n); err != nil {
-			return err
+			return false, err
 		}
 	}
 	n.flags |= todo
-	return nil
+	return false, nil
+}
+
+func (t *tree) restartAfter(err error, rounds int) ([]*dir, error) {
+	if err != nil {
+		return nil, err
+	}
+	return t.restart(rounds)
 }
 
 // listAgain lists a directory that drifted; if it is young it is worth a wait of its own.
@@ -522,260 +446,4 @@ func (t *tree) restart(rounds int) ([]*dir, error) {
 		return nil, err
 	}
 	return []*dir{t.root}, nil
-}
-
-// prune leaves excluded directories out in which nothing is kept after all.
-func (t *tree) prune(d *dir) (kept bool) {
-	for i := range d.kids {
-		n := &d.kids[i]
-		if n.sub != nil && !t.prune(n.sub) && n.is(excluded) {
-			n.leaveOut(leftExcluded)
-		}
-		kept = kept || !n.is(skipped)
-	}
-	return kept
-}
-
-// dirMode returns the bits that the copy of a directory gets.
-func (t *tree) dirMode(n *node) fs.FileMode {
-	if t.opts.PreserveMode {
-		return n.seen.Mode.Perm()
-	}
-	return 0o500
-}
-
-// seal makes the links of d, which come after everything else so that nothing is ever written through one, and then, from
-// the bottom up, gives directories their times and modes. No directory stays in use while those beneath it are sealed.
-func (t *tree) seal(d *dir) error {
-	if err := t.within(d, func() error { return t.sealLinks(d) }); err != nil {
-		return err
-	}
-	for i := range d.kids {
-		n := &d.kids[i]
-		if n.sub == nil || n.is(skipped) {
-			continue
-		}
-		if err := t.seal(n.sub); err != nil {
-			return err
-		}
-		if err := t.within(d, func() error { return t.sealDir(d, i) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// within calls f while d is open.
-func (t *tree) within(d *dir, f func() error) error {
-	if err := canceled(t.ctx, t.verb, t.path); err != nil {
-		return err
-	}
-	if err := t.enter(d); err != nil {
-		return err
-	}
-	defer t.leave(d)
-	return f()
-}
-
-func (t *tree) sealLinks(d *dir) error {
-	for i := range d.kids {
-		n := &d.kids[i]
-		switch {
-		case n.is(skipped) && n.sub != nil && n.sub.placed:
-			if err := t.removeExcluded(d, n); err != nil {
-				return t.destination("remove", d, i, err)
-			}
-		case n.is(skipped) || n.link == nil:
-		default:
-			if err := t.calls.Symlink(n.link.copy, d.out, n.name); err != nil {
-				return t.destination("link", d, i, err)
-			}
-			if err := t.calls.SetMtimeAt(d.out, n.name, n.seen.Mtime); err != nil {
-				return t.destination("set time", d, i, err)
-			}
-		}
-	}
-	return nil
-}
-
-// sealDir gives the directory that is entry i of d its time and mode.
-func (t *tree) sealDir(d *dir, i int) error {
-	n := &d.kids[i]
-	if err := t.calls.SetMtimeAt(d.out, n.name, n.seen.Mtime); err != nil {
-		return t.destination("set time", d, i, err)
-	}
-	if t.opts.Durable && !fsys.SyncsAll {
-		if err := t.within(n.sub, func() error { return t.calls.Sync(n.sub.out) }); err != nil {
-			return t.destination("sync", d, i, err)
-		}
-	}
-	if mode := t.dirMode(n); mode != 0o700 {
-		return t.destination("chmod", d, i, t.calls.ChmodAt(d.out, n.name, mode))
-	}
-	return nil
-}
-
-// removeExcluded removes an excluded directory that was walked for nothing, and the like beneath it.
-func (t *tree) removeExcluded(d *dir, n *node) (err error) {
-	out, err := t.calls.OpenDir(d.out, n.name)
-	if err != nil {
-		return err
-	}
-	var st fsys.Stat
-	if st, err = t.calls.Stat(out, false); err == nil {
-		err = t.empty(out, &st.Seen, "")
-	}
-	t.closing(out, &err)
-	if err != nil {
-		return err
-	}
-	return t.calls.Rmdir(d.out, n.name)
-}
-
-// report counts, and writes the manifest in its order.
-func (t *tree) report(rounds int) (*Report, error) {
-	r := &Report{
-		Rounds: rounds, Evidence: make(map[Evidence]int64), Instant: InstantAll,
-		Abandoned: t.abandoned.Load(), MetadataOnly: t.metadata,
-	}
-	if t.opts.PerFile {
-		r.Instant = InstantNone
-	}
-	if t.opts.Exclude != nil {
-		r.Patterns = t.opts.Exclude.Patterns()
-	}
-	b := newManifestBuilder()
-	if err := t.reportEntry(r, b, nil, -1, "."); err != nil {
-		return nil, err
-	}
-	m, err := b.finish()
-	if err != nil {
-		return nil, newPathError("manifest", t.path, err)
-	}
-	r.Manifest = m
-	return r, nil
-}
-
-func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path string) error {
-	n := t.entry(d, i)
-	if n.is(skipped) {
-		r.Skipped = append(r.Skipped, t.leftOut(n, path))
-		return nil
-	}
-	if n.is(todo) { // every way here goes through a round without drift
-		return newPathError("manifest", t.place(d, i), errUncopied)
-	}
-	e := t.manifestEntry(n, path)
-	if err := b.add(e); err != nil {
-		return newPathError("manifest", t.place(d, i), err)
-	}
-	t.tally(r, n, e, d)
-	if n.sub == nil {
-		return nil
-	}
-	prefix := path + "/"
-	if path == "." {
-		prefix = ""
-	}
-	for i := range n.sub.kids {
-		if err := t.reportEntry(r, b, n.sub, i, prefix+n.sub.kids[i].name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// errUncopied would be a fault of this package: an entry that is neither copied nor left out.
-var errUncopied = errors.New("the entry was not copied")
-
-func (t *tree) manifestEntry(n *node, path string) Entry {
-	switch {
-	case n.link != nil:
-		return Entry{Path: path, Mode: fs.ModeSymlink | 0o777, Link: n.link.copy}
-	case n.sub != nil && t.staging != nil:
-		return Entry{Path: path, Mode: fs.ModeDir | t.dirMode(n)}
-	case n.sub != nil:
-		return Entry{Path: path, Mode: fs.ModeDir | n.seen.Mode.Perm()}
-	}
-	mode := n.seen.Mode.Perm()
-	if t.staging != nil {
-		mode, _ = t.copyMode(n.seen.Mode, path) // it was asked before the file was read
-	}
-	return Entry{Path: path, Mode: mode, Size: n.seen.Size, Digest: n.digest}
-}
-
-func (t *tree) leftOut(n *node, path string) Skipped {
-	s := Skipped{Path: path, Because: n.left.String()}
-	switch n.left {
-	case leftExcluded:
-		s.Rule, _ = t.opts.Exclude.Explain(path)
-	case leftEscapes, leftDangling:
-		s.Rule = n.link.text
-	}
-	return s
-}
-
-// tally counts one entry of the copy, and what its proof is worth for the instant.
-func (t *tree) tally(r *Report, n *node, e Entry, d *dir) {
-	special := n.seen.Mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0
-	if special && n.link == nil {
-		r.SpecialModes++
-	}
-	switch {
-	case n.is(young):
-		r.Instant = InstantNone
-	case n.is(weak):
-		r.Instant = min(r.Instant, InstantWrites)
-	}
-	switch {
-	case n.sub != nil:
-		r.Dirs++
-		return
-	case n.link != nil:
-		r.Links++
-		return
-	}
-	r.Files++
-	r.Bytes += n.seen.Size
-	if n.is(cloned) {
-		r.Cloned += n.seen.Size
-	}
-	r.Evidence[n.level]++
-	if r.Weakest.Evidence == 0 || n.level < r.Weakest.Evidence {
-		r.Weakest = Proof{
-			Entry: e, State: stateOf(&n.seen), Evidence: n.level, Because: n.why.text(d.kind), Attempts: r.Rounds,
-		}
-		r.Weakest.Entry.Path = n.name
-	}
-}
-
-// Lstat returns the State of name without following a final link, to ask later whether a file read before has changed since.
-func Lstat(name string) (_ State, err error) {
-	if err := fsys.Supported(); err != nil {
-		return State{}, newPathError("lstat", name, err)
-	}
-	dirName, base, err := split(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
-		dirName, base, err = name, "", nil // "dir/" and "..", which are directories
-	}
-	if err != nil {
-		return State{}, newPathError("lstat", name, err)
-	}
-	o := newOp(nil)
-	defer func() { err = errors.Join(err, o.finish()) }()
-	dir, err := o.calls.PinPath(dirName)
-	if err != nil {
-		return State{}, newPathError("lstat", name, err)
-	}
-	defer o.closing(dir, &err)
-	var st fsys.Stat
-	if base == "" {
-		st, err = o.calls.Stat(dir, true)
-	} else {
-		st, err = o.calls.StatAt(dir, base, true)
-	}
-	if err != nil {
-		return State{}, newPathError("lstat", name, err)
-	}
-	return stateOf(&st.Seen), nil
 }

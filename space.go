@@ -10,12 +10,13 @@ import (
 
 // space watches that Limits.ReserveBytes stays free at the destination, by what will really be written. nil watches nothing.
 type space struct {
-	calls   *fsys.Calls
-	dir     fsys.Handle
-	path    string
-	reserve int64
-	mu      sync.Mutex
-	left    int64 // that may be taken before the file system is asked again
+	calls    *fsys.Calls
+	dir      fsys.Handle
+	path     string
+	reserve  int64
+	mu       sync.Mutex
+	left     int64 // that may be taken before the file system is asked again
+	promised int64 // taken, and perhaps not written yet
 }
 
 // askEvery bounds how much is written on one answer: other programs fill the disk, too.
@@ -27,38 +28,47 @@ func newSpace(o *op, dir fsys.Handle, path string) (*space, error) {
 		return nil, nil
 	}
 	_, size, err := s.calls.Free(dir)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, newPathError("statfs", path, err)
-	}
-	if s.reserve == 0 {
+	case size == 0: // a file system that does not tell, such as ramfs
+		return nil, nil
+	case s.reserve == 0:
 		s.reserve = min(256<<20, size/20)
 	}
 	return s, nil
 }
 
-// take accounts for n bytes that the entry at path needs, or refuses them before one is written.
+// take accounts for n bytes that the entry at path needs, or refuses them before one is written. wrote says that they are
+// on the disk, where the file system counts them.
 func (s *space) take(n int64, path string) error {
 	if s == nil || n == 0 {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.left >= n {
-		s.left -= n
-		return nil
+	if s.left < n {
+		free, _, err := s.calls.Free(s.dir)
+		if err != nil {
+			return newPathError("statfs", s.path, err)
+		}
+		free -= s.promised
+		if free-n < s.reserve {
+			return &LimitError{Path: path, Field: "ReserveBytes", Limit: s.reserve, Got: max(free-n, 0)}
+		}
+		s.left = min(free-s.reserve, n+askEvery)
 	}
-	free, size, err := s.calls.Free(s.dir)
-	if err != nil {
-		return newPathError("statfs", s.path, err)
-	}
-	if size == 0 { // a file system that does not tell, such as ramfs
-		return nil
-	}
-	if free-n < s.reserve {
-		return &LimitError{Path: path, Field: "ReserveBytes", Limit: s.reserve, Got: max(free-n, 0)}
-	}
-	s.left = min(free-n-s.reserve, askEvery)
+	s.left -= n
+	s.promised += n
 	return nil
+}
+
+func (s *space) wrote(n int64) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.promised -= n
+	}
 }
 
 // allocated returns what a copy of a file will occupy: holes stay holes.

@@ -28,16 +28,17 @@ func Sweep(ctx context.Context, parent string) (removed []string, err error) {
 	if err != nil {
 		return nil, newPathError("sweep", parent, err)
 	}
-	defer o.closing(dir, &err)
+	defer o.release(dir)
 	st, err := o.calls.Stat(dir, false)
 	if err != nil {
 		return nil, newPathError("sweep", parent, err)
 	}
 	if exposed(&st) {
-		return nil, &TrustError{
-			Path: parent, Owner: fmt.Sprint(st.UID), Mode: st.Mode,
-			Fix: "chmod go-w " + quote.Name(parent),
+		fix := "chmod go-w " + quote.Shell(parent)
+		if st.UID != fsys.Euid() && st.UID != 0 {
+			fix = "chmod +t " + quote.Shell(parent)
 		}
+		return nil, &TrustError{Path: parent, Owner: fmt.Sprint(st.UID), Mode: st.Mode, Fix: fix}
 	}
 	var names []string
 	err = o.calls.List(dir, make([]byte, fsys.ListBufferSize), func(name string) error {
@@ -78,62 +79,87 @@ const stagingRandom = 26
 // sweep removes the staging directory if nobody uses it. What is not certainly a leftover of ours is left alone, without an
 // error: it is somebody else's business.
 func (s *staging) sweep() (gone bool, err error) {
-	o := s.op
-	if s.dir, err = o.calls.OpenDir(s.parent, s.name); err != nil {
+	c := s.op.calls
+	if s.dir, err = c.OpenDir(s.parent, s.name); err != nil {
 		return false, nil
 	}
-	st, err := o.calls.Stat(s.dir, false)
+	st, err := c.Stat(s.dir, false)
 	s.seen = st.Seen
-	if err != nil || st.UID != fsys.Euid() || st.Mode.Perm() != 0o700 || !s.claim() || !s.named() {
-		o.closing(s.lock, &err)
-		o.closing(s.dir, &err)
-		return false, nil
+	claim := nothing
+	if err == nil && st.UID == fsys.Euid() && st.Mode.Perm() == 0o700 {
+		claim = s.claim()
 	}
-	if err := s.discard(); err != nil {
-		return false, err
+	if named, err := s.named(); err != nil || !named {
+		claim = nothing
 	}
-	return true, nil
+	switch claim {
+	case emptied:
+		s.release()
+		return c.Rmdir(s.parent, s.name) == nil, nil
+	case locked:
+		err := s.discard()
+		return err == nil, err
+	}
+	s.release()
+	return false, nil
 }
+
+// claim is what a sweep may do with a directory.
+type claim uint8
+
+const (
+	nothing claim = iota
+	emptied       // it has no lock yet: it may be removed by name, which fails if its owner is just at work
+	locked        // its lock was left behind, and is ours now
+)
 
 // claim takes the lock of a leftover. A directory without a lock, or with one that is still empty, was left by a kill in the
 // first microseconds; it may hold nothing else then. A taker that is just there finds its names gone, and makes others.
-func (s *staging) claim() bool {
+// Whatever cannot be seen clearly is left alone.
+func (s *staging) claim() claim {
 	c := s.op.calls
 	before, err := c.StatAt(s.dir, stagingLock, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return s.holdsNothingBut("")
+		return s.claimIf(emptied, "")
 	}
 	if err != nil || !before.Mode.IsRegular() || before.Nlink != 1 || before.UID != fsys.Euid() {
-		return false
+		return nothing
 	}
 	if s.lock, err = c.OpenFile(s.dir, stagingLock); err != nil {
-		s.lock = fsys.NoHandle
-		return false
+		return nothing
 	}
 	st, err := c.Stat(s.lock, false)
 	if err != nil || !sameFile(&st.Seen, &before.Seen) || c.Lock(s.lock) != nil {
-		return false
+		return nothing
 	}
 	buf := make([]byte, len(stagingMagic)+1)
 	n, err := c.Read(s.lock, buf, 0)
 	switch {
 	case err != nil:
-		return false
+		return nothing
 	case n == 0:
-		return s.holdsNothingBut(stagingLock)
+		return s.claimIf(locked, stagingLock)
+	case string(buf[:n]) == stagingMagic:
+		return locked
 	}
-	return string(buf[:n]) == stagingMagic
+	return nothing
 }
 
-func (s *staging) holdsNothingBut(keep string) bool {
-	if s.op.calls.Rewind(s.dir) != nil {
-		return false
+func (s *staging) claimIf(c claim, only string) claim {
+	if empty, err := s.holdsNothingBut(only); err != nil || !empty {
+		return nothing
 	}
+	return c
+}
+
+func (s *staging) holdsNothingBut(keep string) (bool, error) {
+	if err := s.op.calls.Rewind(s.dir); err != nil {
+		return false, err
+	}
+	empty := true
 	err := s.op.calls.List(s.dir, make([]byte, fsys.ListBufferSize), func(name string) error {
-		if name != keep {
-			return fs.ErrExist
-		}
+		empty = empty && name == keep
 		return nil
 	})
-	return err == nil
+	return empty && err == nil, err
 }

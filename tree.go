@@ -38,6 +38,7 @@ type tree struct {
 	started time.Time
 	leases  atomic.Int64 // held on suspects
 	polled  atomic.Int64 // nanoseconds since started
+	polling sync.Mutex
 
 	mu       sync.Mutex
 	young    []task // waits for stamps to settle

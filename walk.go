@@ -127,8 +127,11 @@ func (t *tree) pushBatches(d *dir) {
 	var tasks []task
 	for lo := 0; lo < len(d.kids); lo += batch {
 		hi := min(lo+batch, len(d.kids))
-		if slices.ContainsFunc(d.kids[lo:hi], func(n node) bool { return n.is(todo) }) {
-			tasks = append(tasks, task{dir: d, lo: lo, hi: hi})
+		for i := lo; i < hi; i++ {
+			if d.kids[i].is(todo) {
+				tasks = append(tasks, task{dir: d, lo: lo, hi: hi})
+				break
+			}
 		}
 	}
 	t.expect(d, len(tasks))
@@ -217,6 +220,7 @@ func (w *worker) placeCopy(d *dir) error {
 	if err := w.space.take(4<<10, w.placeDir(d)); err != nil {
 		return err
 	}
+	defer w.space.wrote(4 << 10)
 	if err := w.enter(d.parent); err != nil {
 		return err
 	}
@@ -617,7 +621,7 @@ func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err e
 	if err := w.regular(looked, path); err != nil {
 		return err
 	}
-	if err := errors.Join(w.withinLimit(looked, path), w.singleLink(looked, path)); err != nil {
+	if err := w.singleLink(looked, path); err != nil {
 		return err
 	}
 	mode, err := w.copyMode(n.seen.Mode, path)
@@ -664,9 +668,6 @@ func (w *worker) singleLink(looked *source, path string) error {
 
 func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path string) (res read, err error) {
 	n := &d.kids[i]
-	if err := w.space.take(allocated(&src.stat), path); err != nil {
-		return res, err
-	}
 	h, err := w.staging.create(d.out, n.name, mode)
 	if err != nil {
 		return res, w.destination("create", d, i, err)
@@ -680,7 +681,7 @@ func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path str
 			err = errors.Join(err, newPathError("remove", path, fmt.Errorf("%w: %w", errDestination, e)))
 		}
 	}()
-	if res, err = w.reader.fill(w.ctx, src, h, w.volume, path); err != nil {
+	if res, err = w.reader.fill(w.ctx, src, h, w.volume, w.space, path); err != nil {
 		return res, err
 	}
 	if err := w.calls.SetMtime(h, d.out, n.name, src.stat.Mtime); err != nil {

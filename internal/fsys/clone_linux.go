@@ -52,6 +52,21 @@ func (c *Calls) LinkNameless(h, dir Handle, name string) error {
 	})
 }
 
+// ReadNow is Read of what can be had without waiting for a disk or a lock; IsBlocked tells that there was nothing.
+func (c *Calls) ReadNow(h Handle, p []byte, off int64) (n int, err error) {
+	if err := c.at("ReadNow", ""); err != nil {
+		return 0, err
+	}
+	err = again(func() (err error) {
+		n, err = unix.Preadv2(int(h), [][]byte{p}, off, unix.RWF_NOWAIT)
+		return err
+	})
+	if err == unix.EOPNOTSUPP || err == unix.ENOSYS {
+		return 0, errors.ErrUnsupported
+	}
+	return max(n, 0), err
+}
+
 // Allocate asks for the blocks of a file early, so that a full disk is found before anything is written. A file system
 // that cannot is no error.
 func (c *Calls) Allocate(h Handle, size int64) error {

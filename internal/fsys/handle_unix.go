@@ -51,7 +51,11 @@ func (c *Calls) OpenDir(dir Handle, name string) (Handle, error) {
 	if err := c.at("OpenDir", name); err != nil {
 		return NoHandle, err
 	}
-	return c.openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	h, err := c.openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err == unix.EOPNOTSUPP { // a socket, on the BSDs
+		err = unix.ENOTDIR
+	}
+	return h, openError(err)
 }
 
 // OpenFile opens the file name of dir for reading. It never waits and follows no link; a device's driver may be entered,

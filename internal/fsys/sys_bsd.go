@@ -103,6 +103,11 @@ func (c *Calls) CreateNameless(dir Handle, mode uint32) (Handle, error) {
 // LinkNameless is not to be had.
 func (c *Calls) LinkNameless(h, dir Handle, name string) error { return errors.ErrUnsupported }
 
+// ReadNow is not to be had.
+func (c *Calls) ReadNow(h Handle, p []byte, off int64) (n int, err error) {
+	return 0, errors.ErrUnsupported
+}
+
 // Allocate does nothing.
 func (c *Calls) Allocate(h Handle, size int64) error { return nil }
 

@@ -188,6 +188,9 @@ func (c *Calls) CreateNameless(dir Handle, mode uint32) (Handle, error) {
 // LinkNameless is not to be had.
 func (c *Calls) LinkNameless(h, dir Handle, name string) error { return errors.ErrUnsupported }
 
+// ReadNow is not to be had.
+func (c *Calls) ReadNow(h Handle, p []byte, off int64) (int, error) { return 0, errors.ErrUnsupported }
+
 // Allocate is not to be had.
 func (c *Calls) Allocate(h Handle, size int64) error { return errors.ErrUnsupported }
 

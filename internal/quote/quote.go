@@ -24,6 +24,20 @@ func Name(name string) string {
 	return name
 }
 
+// Shell returns name as one word of a POSIX shell.
+func Shell(name string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+,@%:", r)
+	}
+	if name != "" && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		return name
+	}
+	if !printable(name) {
+		return Name(name)
+	}
+	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+}
+
 // Text returns a whole message with what is not printable escaped as Name does, and without quotes.
 func Text(text string) string {
 	if printable(text) {
