@@ -74,7 +74,7 @@ type EvidenceError struct {
 	Because           string // such as "overlayfs: mapped stores cannot be seen"
 }
 
-// LimitError names the field of Limits, its value, and what was asked.
+// LimitError names the field of Limits, its value, and what was asked: of ReserveBytes, what would have stayed free.
 type LimitError struct {
 	Path       string
 	Field      string
@@ -186,6 +186,9 @@ func (e *EvidenceError) Error() string {
 
 // Error names the path, the field of Limits, its value, and what was asked.
 func (e *LimitError) Error() string {
+	if e.Field == "ReserveBytes" {
+		return fmt.Sprintf("%s: only %d bytes would stay free at the destination, and ReserveBytes is %d", about(e.Path, ErrLimit), e.Got, e.Limit)
+	}
 	return fmt.Sprintf("%s: %s is %d, asked for %d", about(e.Path, ErrLimit), e.Field, e.Limit, e.Got)
 }
 

@@ -560,7 +560,8 @@ func ReadFile(ctx context.Context, name string, opts *Options) ([]byte, Proof, e
 	return buf.Bytes(), proof, nil
 }
 
-// CopyFile writes a read-only copy of src to dst, which must not exist ([fs.ErrExist]) and appears only when whole.
+// CopyFile writes a read-only copy of src to dst, which must not exist ([fs.ErrExist]), has no slash behind it, and appears
+// only when whole.
 // Errors are those of [ReadFile] and of writing dst.
 func CopyFile(ctx context.Context, dst, src string, opts *Options) (Proof, error) {
 	return attempts(ctx, src, opts, "copy", func(f *File) (Proof, error) { return f.copyFile(ctx, dst) })

@@ -59,7 +59,7 @@ func PackageLimits() Limits {
 type LinkPolicy uint8
 
 const (
-	LinksInside       LinkPolicy = iota // kept if they end inside a root, else ErrEscapes
+	LinksInside       LinkPolicy = iota // kept if they end inside a root, at something that is not left out, else ErrEscapes
 	LinksInsideOrSkip                   // kept if they end inside a root, else left out and reported
 	LinksVerbatim                       // the text is kept, wherever it leads
 	LinksReject                         // any link is ErrEscapes

@@ -48,7 +48,7 @@ type Report struct {
 	Evidence           map[Evidence]int64 // files at each level
 	Exposed            bool               // others may write the destination's parent and could rename what was published
 	Abandoned          int64              // calls still stuck in the kernel behind a stalled writer
-	Weakest            Proof              // of the file proven least; zero if there is none
+	Weakest            Proof              // of the file proven least, its Entry as in Manifest; zero if there is none
 	Rounds             int
 	MetadataOnly       int64 // drifts of ctime alone that a second hash settled
 	SpecialModes       int64 // directories whose setgid or sticky bit is not in the manifest; files, too, without PreserveMode

@@ -122,6 +122,9 @@ in use. What was removed is printed.`,
 			c.quietFlag()
 			return func(ctx context.Context, operands []string) error {
 				removed, err := snapshot.Sweep(ctx, operands[0])
+				if err != nil && c.json { // one object
+					return err
+				}
 				return errors.Join(c.printRemoved(removed), err)
 			}
 		},
