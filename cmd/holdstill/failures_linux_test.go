@@ -74,8 +74,6 @@ func TestSweepFailures(t *testing.T) {
 	for name, code := range map[string]string{"exposed": "untrusted", "none": "not-found"} {
 		r := holdstill(t, "sweep", "--json", filepath.Join(dir, name))
 		assert.Equal(t, exitFailed, r.code, name)
-		assert.Equal(t, map[string]any{"removed": []any{}}, object(t, r.stdout), name)
-		r.stdout = ""
 		o := failureOf(t, r)
 		assert.Equal(t, code, o["code"], name)
 		assert.Equal(t, filepath.Join(dir, name), o["path"], name)

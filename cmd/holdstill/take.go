@@ -122,7 +122,7 @@ in use. What was removed is printed.`,
 			c.quietFlag()
 			return func(ctx context.Context, operands []string) error {
 				removed, err := snapshot.Sweep(ctx, operands[0])
-				if err != nil && c.json { // one object
+				if err != nil && len(removed) == 0 {
 					return err
 				}
 				return errors.Join(c.printRemoved(removed), err)
