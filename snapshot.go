@@ -405,13 +405,13 @@ func (t *tree) listAgain(d *dir) error {
 	t.expect(d, 1)
 	defer t.done(d)
 	later, err := w.listDir(d, false)
-	if !later {
-		return err
+	for later {
+		ok, e := t.settle(t.ctx, &t.node(d).seen, d.kind, t.placeDir(d))
+		if e != nil {
+			return e
+		}
+		later, err = w.listDir(d, !ok)
 	}
-	if _, err := t.settle(t.ctx, &t.node(d).seen, d.kind, t.placeDir(d)); err != nil {
-		return err
-	}
-	_, err = w.listDir(d, true)
 	return err
 }
 
