@@ -144,7 +144,7 @@ func (s *staging) adopt() (err error) {
 	}
 	switch {
 	case err != nil:
-		err = newPathError("stat", s.where(), err)
+		err = s.swept("stat", err)
 	case st.UID != fsys.Euid() || !empty:
 		s.lost = true
 		err = newPathError("open", s.where(), fmt.Errorf("%w: it was exchanged for another directory", ErrUntrusted))
@@ -276,20 +276,21 @@ func (s *staging) discard() (err error) {
 	if s.dir == fsys.NoHandle { // never opened, or nothing was put in
 		return ignoreMissing(o.calls.Rmdir(s.parent, s.name))
 	}
-	if err := o.empty(s.dir, &s.seen, stagingLock); err != nil {
+	// A directory that a sweep has removed meanwhile cannot even be listed.
+	if err := ignoreMissing(o.empty(s.dir, &s.seen, stagingLock)); err != nil {
 		return err
 	}
-	// With the lock the last entry goes: a sweep that gets it now finds nothing and does the same. It is closed first, since
-	// FUSE and NFS only rename a file that is open.
-	o.release(s.lock)
-	s.lock = fsys.NoHandle
+	// The name goes while the lock is held: whoever is waiting for it, to work here, finds then that it has no name.
 	if err := ignoreMissing(o.calls.Unlink(s.dir, stagingLock)); err != nil {
 		return err
 	}
+	o.release(s.lock)
+	s.lock = fsys.NoHandle
 	return s.rmdir()
 }
 
-// rmdirTries: a FUSE server learns of the close some time after it; until then the unlinked lock has a name of its own.
+// rmdirTries: on FUSE and NFS a file that is unlinked while it is open gets another name in its directory, which goes some
+// time after the close.
 const rmdirTries = 10
 
 func (s *staging) rmdir() error {
@@ -305,7 +306,7 @@ func (s *staging) rmdir() error {
 		}
 		time.Sleep(pause)
 		pause *= 2
-		if err := s.op.empty(s.dir, &s.seen, ""); err != nil {
+		if err := ignoreMissing(s.op.empty(s.dir, &s.seen, "")); err != nil {
 			return err
 		}
 	}

@@ -45,11 +45,6 @@ func (c *raceCheck) right(s *raceSite, got map[string]string, err error) bool {
 	return s.wrong == "" && err == nil && maps.Equal(got, s.states[len(s.states)-1])
 }
 
-// fooled reports a result that nobody may get: bytes that never were, or a thing done that must not be.
-func (c *raceCheck) fooled(s *raceSite, got map[string]string, err error) bool {
-	return s.wrong != "" || err == nil && (c.want != nil || s.had(got) < 0)
-}
-
 var raceChecks = []raceCheck{
 	{
 		check: snapshot.CheckType, guards: "a FIFO is not opened: its writer would wake",

@@ -65,7 +65,7 @@ func (s *raceSite) attack(acts ...act) {
 	s.note()
 }
 
-// act is attack for what leaves the source as it is, or for what nobody may be shown.
+// act does what nobody may find in a copy, or cannot.
 func (s *raceSite) act(acts ...act) {
 	s.attacks++
 	for _, a := range acts {
@@ -89,7 +89,7 @@ func outside(f func(t fstest.TB)) error {
 	return fstest.Run(context.Background(), "adversary", os.Stderr, f)
 }
 
-// lookTree returns what the source holds, with digests for contents.
+// raceLookTree returns what the source holds, with digests for contents.
 func raceLookTree(s *raceSite) (tree map[string]string, err error) {
 	err = outside(func(t fstest.TB) { tree = digested(fstest.Read(t, s.src())) })
 	if errors.Is(err, fs.ErrNotExist) || isGone(s.src()) {
@@ -133,7 +133,7 @@ func fromManifest(m *snapshot.Manifest) (map[string]string, error) {
 	return tree, nil
 }
 
-// lookFile returns what a reader of d/b gets.
+// raceLookFile returns what a reader of d/b gets.
 func raceLookFile(s *raceSite) (map[string]string, error) {
 	fi, err := os.Lstat(s.path("d/b"))
 	if err != nil || !fi.Mode().IsRegular() {
@@ -217,12 +217,12 @@ func raceCopyTo(t *testing.T, f *snapshot.File, err error) (map[string]string, e
 var (
 	treeVerbs = []raceVerb{
 		{name: "CopyDir", stride: 1, opts: snapshot.Options{Workers: 1, PreserveMode: true}, call: raceCopyDir},
-		{name: "CopyDir in one round", stride: 3, opts: snapshot.Options{Workers: 1, PreserveMode: true, Attempts: 1}, call: raceCopyDir},
+		{name: "CopyDir in one round", stride: 5, opts: snapshot.Options{Workers: 1, PreserveMode: true, Attempts: 1}, call: raceCopyDir},
 		{
 			name: "CopyDir with fallbacks", stride: 7, opts: snapshot.Options{Workers: 1, PreserveMode: true}, call: raceCopyDir,
 			lacks: snapshot.NoLease | snapshot.NoRenameNoReplace,
 		},
-		{name: "Scan", stride: 3, opts: snapshot.Options{Workers: 1}, call: raceScan},
+		{name: "Scan", stride: 5, opts: snapshot.Options{Workers: 1}, call: raceScan},
 	}
 	fileVerbs = []raceVerb{
 		{name: "ReadFile", stride: 1, call: raceReadFile},
@@ -310,9 +310,9 @@ func raceSteps(t *testing.T, v raceVerb, m *mutation, allowed []error, look race
 		stride = 1
 	}
 	sites := map[int]*raceSite{}
-	for at := 0; at < len(steps); at += stride {
+	for at := len(steps) - 1; at >= 0; at -= stride { // before the last step it is too late for the attack
 		sites[at] = newSite(at + 1)
-		sites[at].states = quiet.states
+		sites[at].states = slices.Clip(quiet.states)
 	}
 	fstest.Settle(t, all)
 	var before, after, refused atomic.Int64
@@ -386,6 +386,11 @@ func raceOnce(t *testing.T, v raceVerb, m *mutation, s *raceSite, at int, what s
 	seam.Lacks = v.lacks
 	seam.Finished = func(open, _ int64) { assert.Zero(t, open, "%s: open handles", what) }
 	got, err := v.call(t, s, snapshot.WithSeam(&v.opts, seam))
+	if err != nil && !m.forever {
+		now, e := s.look(s)
+		assert.NoError(t, e)
+		assert.Equal(t, s.states[len(s.states)-1], now, "%s: the source after %v", what, err)
+	}
 	if m.undo != nil {
 		s.act(m.undo)
 	}

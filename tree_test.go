@@ -696,8 +696,9 @@ func TestDestinationInsideTheSource(t *testing.T) {
 		assert.Zero(t, wrote, "CopyDir(%q): refused before the first write", tt)
 		assert.Equal(t, before, fstest.Read(t, dir), "CopyDir(%q)", tt)
 	}
-	_, err := copyTree(t, dir, filepath.Join(dir, "src"), nil)
+	_, err := snapshot.CopyDir(t.Context(), dir, filepath.Join(dir, "src"), nil)
 	assert.ErrorIs(t, err, fs.ErrExist, "a source inside the destination")
+	assert.Equal(t, before, fstest.Read(t, dir))
 	_, err = copyTree(t, dir+"/srcx", filepath.Join(dir, "src"), nil)
 	assert.NoError(t, err, "a name that only begins like the source's")
 }
