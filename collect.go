@@ -130,7 +130,7 @@ func (t *tree) compare(d *dir, i int, now *fsys.Seen, except map[*node]*suspect)
 	case reason == MetadataOnly:
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.suspects = append(t.suspects, &suspect{dir: d, index: i, node: n, recorded: n.seen, h: fsys.NoHandle})
+		t.suspects = append(t.suspects, &suspect{dir: d, index: i, node: n, recorded: n.seen, first: *now, moved: true, h: fsys.NoHandle})
 	default:
 		t.drifted(d, i, reason, now, nil)
 	}
@@ -149,6 +149,7 @@ type suspect struct {
 	first    fsys.Seen // in the window
 	kind     *fsys.Kind
 	moved    bool
+	quiet    bool        // it never moved, and is leased so that it need not be looked at
 	freed    atomic.Bool // a writer came, and the lease was given up for it
 }
 
@@ -169,24 +170,31 @@ func (t *tree) resolve() (err error) {
 		}
 		t.leases.Store(0)
 	}()
-	for range suspectPasses {
+	for pass := range suspectPasses {
 		list = append(list, t.takeSuspects()...)
 		if len(list) == 0 {
 			return nil
+		}
+		if pass == leaseAllPass {
+			if list, err = t.leaseAll(list); err != nil {
+				return err
+			}
 		}
 		proven, err := t.window(list)
 		if err != nil || len(t.drifts) > 0 {
 			return err
 		}
 		if proven {
-			t.metadata += int64(len(list))
+			for _, s := range list {
+				if !s.quiet {
+					t.metadata++
+				}
+			}
 			return nil
 		}
 	}
-	for _, s := range t.takeSuspects() { // of the last window
-		t.drifted(s.dir, s.index, MetadataOnly, &s.node.seen, nil)
-	}
-	for _, s := range list {
+	last := t.takeSuspects() // of the last window
+	for _, s := range append(list, last...) {
 		if s.moved {
 			t.drifted(s.dir, s.index, MetadataOnly, &s.first, &ChangeError{
 				Path: t.place(s.dir, s.index), Reason: MetadataOnly,
@@ -195,6 +203,53 @@ func (t *tree) resolve() (err error) {
 		}
 	}
 	return nil
+}
+
+// leaseAllPass is the pass from which every file is leased that may be: under noise that touches a few of a thousand files
+// a millisecond, each window finds new suspects, and no number of passes comes to an end.
+const leaseAllPass = 3
+
+// leaseAll adds all files to the suspects on which a lease is to be had, within the descriptors that a call may use. A file
+// that still has its recorded State under the lease need not be read again.
+func (t *tree) leaseAll(list []*suspect) ([]*suspect, error) {
+	known := make(map[*node]bool, len(list))
+	for _, s := range list {
+		known[s.node] = true
+	}
+	var more []*suspect
+	t.eachFile(t.root, func(d *dir, i int) {
+		if n := &d.kids[i]; !known[n] && len(more) < t.handles.limit {
+			more = append(more, &suspect{dir: d, index: i, node: n, kind: d.kind, recorded: n.seen, first: n.seen, fails: 1, quiet: true, h: fsys.NoHandle})
+		}
+	})
+	err := t.each(len(more), func(w *worker, i int) error {
+		s := more[i]
+		s.alone = true
+		err := w.leaseSuspect(s)
+		if onlyMetadata(err) { // then it will be a suspect of its own
+			return nil
+		}
+		return w.soft(s.dir, s.index, err)
+	})
+	for _, s := range more {
+		if s.h != fsys.NoHandle {
+			list = append(list, s)
+		}
+	}
+	return list, err
+}
+
+// eachFile calls f for every regular file of the copy.
+func (t *tree) eachFile(d *dir, f func(d *dir, i int)) {
+	for i := range d.kids {
+		switch n := &d.kids[i]; {
+		case n.is(todo | skipped):
+		case n.sub != nil:
+			t.eachFile(n.sub, f)
+		case n.link == nil:
+			f(d, i)
+		}
+	}
 }
 
 func (t *tree) takeSuspects() []*suspect {
@@ -222,7 +277,7 @@ func (t *tree) window(list []*suspect) (proven bool, err error) {
 			}
 			s := list[i]
 			err := step(w, s)
-			if change, ok := errors.AsType[*ChangeError](err); ok && change.Reason == MetadataOnly && !errors.Is(err, ErrLeftover) {
+			if onlyMetadata(err) {
 				s.moved = true
 				return nil
 			}
@@ -250,6 +305,11 @@ func (t *tree) window(list []*suspect) (proven bool, err error) {
 		}
 	}
 	return proven, nil
+}
+
+func onlyMetadata(err error) bool {
+	change, ok := errors.AsType[*ChangeError](err)
+	return ok && change.Reason == MetadataOnly && !errors.Is(err, ErrLeftover)
 }
 
 // settleSuspects waits, once for all, until those that will not be leased can be told from a later change.
@@ -305,6 +365,7 @@ func (w *worker) suspectState(s *suspect) error {
 	if reason := drift(&s.node.seen, &st.Seen); reason != 0 && reason != MetadataOnly {
 		return &driftError{reason: reason, after: st.Seen}
 	}
+	s.quiet = s.quiet && st.Seen == s.node.seen
 	s.first = st.Seen
 	if s.h == fsys.NoHandle && !settled(&st.Seen, clock, kind) && !w.off(checkSettled) {
 		s.moved = true
@@ -351,10 +412,10 @@ func (w *worker) mayLease() bool {
 
 // readSuspect is (ii): the whole order of a proof on a newly opened name, or the listing of a directory.
 func (w *worker) readSuspect(s *suspect) error {
-	if s.moved {
+	switch {
+	case s.moved || s.quiet:
 		return nil
-	}
-	if s.node.sub != nil {
+	case s.node.sub != nil:
 		return w.listSuspect(s)
 	}
 	if err := w.enter(s.dir); err != nil {

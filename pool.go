@@ -3,6 +3,7 @@
 package snapshot
 
 import (
+	"runtime"
 	"sync"
 
 	"holdstill.example/snapshot/internal/fsys"
@@ -30,10 +31,12 @@ type pool struct {
 	busy  int
 	err   error
 	panic any
+	exit  bool // a caller's function called runtime.Goexit, as a failing test does
 	ended bool
 }
 
-// run works until nothing is left, an error, or a panic of a caller's function, which it raises again in this goroutine.
+// run works until nothing is left, an error, or a panic or Goexit of a caller's function, which it raises again in this
+// goroutine.
 func (t *tree) run(first []task, work func(*worker, task) error, idle func() ([]task, error)) error {
 	p := &pool{work: work, idle: idle, tasks: first}
 	p.cond = sync.NewCond(&p.mu)
@@ -44,8 +47,11 @@ func (t *tree) run(first []task, work func(*worker, task) error, idle func() ([]
 	}
 	wg.Wait()
 	t.queue = nil
-	if p.panic != nil {
+	switch {
+	case p.panic != nil:
 		panic(p.panic)
+	case p.exit:
+		runtime.Goexit()
 	}
 	return p.err
 }
@@ -70,14 +76,23 @@ func (p *pool) serve(w *worker) {
 // guarded runs a task and keeps a panic of it, such as one of Options.Skip, from ending the process before the caller's
 // goroutine has cleaned up.
 func (p *pool) guarded(w *worker, next task) (err error) {
+	returned := false
 	defer func() {
-		if r := recover(); r != nil {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.panic, p.ended = r, true
+		r := recover()
+		if returned {
+			return
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.panic, p.exit, p.ended = r, r == nil, true
+		if r == nil {
+			p.busy-- // this goroutine does not come back to finish
+			p.cond.Broadcast()
 		}
 	}()
-	return p.work(w, next)
+	err = p.work(w, next)
+	returned = true
+	return err
 }
 
 func (p *pool) next() (task, bool) {
@@ -103,9 +118,10 @@ func (p *pool) next() (task, bool) {
 // refill asks for more when all else is done. It holds the lock: nobody has anything to do meanwhile. Waiting calls
 // Options.Progress, which may panic.
 func (p *pool) refill() {
+	returned := false
 	defer func() {
-		if r := recover(); r != nil {
-			p.panic, p.ended = r, true
+		if r := recover(); !returned {
+			p.panic, p.exit, p.ended = r, r == nil, true
 			p.cond.Broadcast()
 		}
 	}()
@@ -113,6 +129,7 @@ func (p *pool) refill() {
 		p.tasks, p.err = p.idle()
 	}
 	p.ended = len(p.tasks) == 0 || p.err != nil
+	returned = true
 	p.cond.Broadcast()
 }
 

@@ -42,23 +42,31 @@ func (s site) move(t testing.TB, name, away string) {
 	assert.NoError(t, os.Rename(filepath.Join(s.src, name), filepath.Join(s.dir, away)))
 }
 
+// put writes a file. Like move it is for hooks, which run on workers: there a test must not end.
+func (s site) put(t testing.TB, name, content string) {
+	t.Helper()
+	assert.NoError(t, os.WriteFile(filepath.Join(s.src, name), []byte(content), 0o644))
+}
+
 // rewrite changes a file in place and puts its mtime back.
 func (s site) rewrite(t testing.TB, name, content string) {
 	t.Helper()
-	name = filepath.Join(s.src, name)
-	fi, err := os.Stat(name)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(name, []byte(content), 0o644))
-	require.NoError(t, os.Chtimes(name, time.Time{}, fi.ModTime()))
+	at := filepath.Join(s.src, name)
+	fi, err := os.Stat(at)
+	if assert.NoError(t, err) {
+		s.put(t, name, content)
+		assert.NoError(t, os.Chtimes(at, time.Time{}, fi.ModTime()))
+	}
 }
 
 // touch moves nothing but ctime.
 func (s site) touch(t testing.TB, name string) {
 	t.Helper()
-	name = filepath.Join(s.src, name)
-	fi, err := os.Stat(name)
-	require.NoError(t, err)
-	require.NoError(t, os.Chmod(name, fi.Mode().Perm()))
+	at := filepath.Join(s.src, name)
+	fi, err := os.Stat(at)
+	if assert.NoError(t, err) {
+		assert.NoError(t, os.Chmod(at, fi.Mode().Perm()))
+	}
 }
 
 // copied asserts that the copy is what the source is now.
@@ -80,7 +88,7 @@ func TestReplacedDirectoryTakesItsDriftsAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "", "A/f=one", "A/g=one")
 	report, err := copyTreeWith(t.Context(), t, s.dst, s.src, &snapshot.Options{Workers: 1}, snapshot.Seam{
-		At: once("Read", func() { fstest.Make(t, s.src, "A/f=longer", "A/g=longer") }),
+		At: once("Read", func() { s.put(t, "A/f", "longer"); s.put(t, "A/g", "longer") }),
 		Phase: oncePhase("joined", func() {
 			s.move(t, "A", "away")
 			fstest.Make(t, s.src, "A/f=another")
@@ -94,28 +102,29 @@ func TestReplacedDirectoryTakesItsDriftsAway(t *testing.T) {
 func TestDirectoryThatCannotBeListedIsCopiedAnew(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "", "P/S/f=one", "P/S/g=one")
-	between, lists := false, 0
+	between, rewinds := false, 0
 	report, err := copyTreeWith(t.Context(), t, s.dst, s.src, &snapshot.Options{Workers: 1}, snapshot.Seam{
 		Phase: func(phase string) {
-			if phase == "joined" && lists == 0 {
-				fstest.Make(t, s.src, "P/S/f=longer", "P/new=")
+			if phase == "joined" && rewinds == 0 {
+				s.put(t, "P/S/f", "longer")
+				s.put(t, "P/new", "")
 			}
-			between = between || phase == "collected"
+			between = phase == "collected" && rewinds == 0
 		},
-		At: func(call, name string) error {
-			switch {
-			case between && call == "List": // every listing of P meets a change
-				lists++
-				fstest.Make(t, s.src, fmt.Sprintf("P/x%d=", lists))
-			case between && call == "Rmdir" && name == "P":
-				between = false
-				s.move(t, "P/S", "away")
+		At: func(call, _ string) error {
+			if !between || call != "Rewind" {
+				return nil
 			}
+			if rewinds++; rewinds == 1 {
+				return syscall.ENOENT // as for a directory that was removed
+			}
+			between = false
+			s.move(t, "P/S", "away")
 			return nil
 		},
 	})
 	s.copied(t, report, err)
-	assert.Positive(t, lists)
+	assert.Equal(t, 2, rewinds)
 }
 
 // TestSuspectOfTheLastPassIsNotForgotten: each pass over the suspects finds a new one, the one behind the last pass was
@@ -280,11 +289,13 @@ func TestLateChangeIsNoFutureOne(t *testing.T) {
 	late := func(t *testing.T, s site, name string) func() {
 		return func() {
 			time.Sleep(1100 * time.Millisecond)
-			fstest.Make(t, s.src, name+"=later")
+			s.put(t, name, "later")
 		}
 	}
 	for name, seam := range map[string]func(t *testing.T, s site) snapshot.Seam{
-		"after the start": func(t *testing.T, s site) snapshot.Seam { return snapshot.Seam{Phase: oncePhase("joined", late(t, s, "f"))} },
+		"after the start": func(t *testing.T, s site) snapshot.Seam {
+			return snapshot.Seam{Phase: oncePhase("joined", late(t, s, "f"))}
+		},
 		"after the first of its batch": func(t *testing.T, s site) snapshot.Seam {
 			return snapshot.Seam{At: once("Read", late(t, s, "g"))}
 		},
@@ -309,7 +320,7 @@ func TestPanicWhileWaiting(t *testing.T) {
 			panic(value)
 		}
 	}}, snapshot.Seam{
-		At: once("Pin", func() { fstest.Make(t, s.src, "f=two") }),
+		At: once("Pin", func() { s.put(t, "f", "two") }),
 		Finished: func(open, _ int64) {
 			finished++
 			assert.Zero(t, open)
@@ -351,7 +362,7 @@ func TestEntriesListedAtOnceCountTogether(t *testing.T) {
 // TestCancelInOneLargeDirectory: ctx ends the work on a directory, not only that between two.
 func TestCancelInOneLargeDirectory(t *testing.T) {
 	t.Parallel()
-	const n = 300
+	const n = 100
 	for _, tt := range []struct {
 		line   string // of each entry
 		phase  string // after which
@@ -485,13 +496,16 @@ func TestFailureInTheCopyIsNoChange(t *testing.T) {
 func TestSourceMayChangeOnceProven(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, s site){
-		"a directory is renamed":       func(t *testing.T, s site) { s.move(t, "d", "away") },
-		"a directory becomes a link":   func(t *testing.T, s site) { s.move(t, "d", "away"); fstest.Make(t, s.src, "d => e") },
-		"a file is written":            func(t *testing.T, s site) { fstest.Make(t, s.src, "d/f=other") },
-		"a name is new":                func(t *testing.T, s site) { fstest.Make(t, s.src, "d/new=n") },
-		"the root is renamed":          func(t *testing.T, s site) { s.move(t, "", "away") },
-		"the root is another":          func(t *testing.T, s site) { s.move(t, "", "away"); fstest.Make(t, s.dir, "src/x=y") },
-		"everything in it is replaced": func(t *testing.T, s site) { assert.NoError(t, os.RemoveAll(s.src+"/d")); fstest.Make(t, s.src, "d=file") },
+		"a directory is renamed":     func(t *testing.T, s site) { s.move(t, "d", "away") },
+		"a directory becomes a link": func(t *testing.T, s site) { s.move(t, "d", "away"); fstest.Make(t, s.src, "d => e") },
+		"a file is written":          func(t *testing.T, s site) { s.put(t, "d/f", "other") },
+		"a name is new":              func(t *testing.T, s site) { s.put(t, "d/new", "n") },
+		"the root is renamed":        func(t *testing.T, s site) { s.move(t, "", "away") },
+		"the root is another":        func(t *testing.T, s site) { s.move(t, "", "away"); fstest.Make(t, s.dir, "src/x=y") },
+		"everything in it is replaced": func(t *testing.T, s site) {
+			assert.NoError(t, os.RemoveAll(s.src+"/d"))
+			fstest.Make(t, s.src, "d=file")
+		},
 	} {
 		s := newSite(t, "", "d/f=one", "d/l => ../e/g", "e/g=two", "l => d/f", "d/e/f/g/h=deep")
 		want := fstest.Contents(t, s.src)

@@ -100,7 +100,7 @@ func TestStressTornWriters(t *testing.T) {
 			"write", "write --reopen", "chunks", "chunks --reopen", "direct", "direct --reopen", "mmap", "mmap-hold",
 		} {
 			t.Run(stressKindName(kind)+"/"+how, func(t *testing.T) {
-				stressTorn(t, kind, how, 0).atLeast(t, 20)
+				stressTorn(t, kind, how, 0, stressTries(t, 15, 50, 10_000)).atLeast(t, 20)
 			})
 		}
 	}
@@ -111,13 +111,13 @@ func TestStressTornWriters(t *testing.T) {
 	}{{"tmpfs", 0}, {"tmpfs", snapshot.Quiescent}, {"overlay", 0}, {"overlay", snapshot.Buffered}} {
 		for _, how := range []string{"write --reopen", "chunks --reopen", "mmap"} {
 			t.Run(fmt.Sprintf("%s/%s/%v", tt.kind, how, tt.require), func(t *testing.T) {
-				stressTorn(t, tt.kind, how, tt.require)
+				stressTorn(t, tt.kind, how, tt.require, stressTries(t, 10, 20, 2000))
 			})
 		}
 	}
 }
 
-func stressTorn(t *testing.T, kind, writer string, level snapshot.Evidence) *tally {
+func stressTorn(t *testing.T, kind, writer string, level snapshot.Evidence, tries int) *tally {
 	t.Helper()
 	dir := fstest.Dir(t, kind)
 	src, out := filepath.Join(dir, "src"), filepath.Join(dir, "out")
@@ -133,7 +133,7 @@ func stressTorn(t *testing.T, kind, writer string, level snapshot.Evidence) *tal
 	})
 	c, opts := &tally{}, &snapshot.Options{Require: level}
 	levels, between, torn := map[snapshot.Evidence]int{}, map[snapshot.Evidence]int{}, map[snapshot.Evidence]int{}
-	for range stressTries(t, 15, 50, 10_000) {
+	for range tries {
 		var b []byte
 		var proof snapshot.Proof
 		accepted, _ := c.try(t, func(ctx context.Context) (err error) {

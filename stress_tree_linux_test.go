@@ -322,6 +322,12 @@ func TestStressFalseAlarms(t *testing.T) {
 	}
 	for _, kind := range append(stressKinds(), "tmpfs", "overlay", "bindfs") {
 		t.Run(stressKindName(kind), func(t *testing.T) {
+			part := 1
+			if kind == "bindfs" {
+				if part = 50; stressTries(t, 0, 0, 1) == 0 {
+					t.Skip("a copy takes a quarter of a minute: HOLDSTILL_STRESS=full")
+				}
+			}
 			var lines []string
 			for i := range 1000 {
 				lines = append(lines, fmt.Sprintf("%d/%d=%d", i%20, i, i))
@@ -332,8 +338,8 @@ func TestStressFalseAlarms(t *testing.T) {
 			require.NoError(t, err)
 			fstest.Equal(t, s.src, filepath.Join(dir, "quiet"))
 			// Without a pause there is not one entry that the noise passes by.
-			s.noise(t, kind, "0s", quiet.Manifest, stressTries(t, 1, 1, 500))
-			s.noise(t, kind, "1ms", quiet.Manifest, stressTries(t, 3, 5, 5000))
+			s.noise(t, kind, "0s", quiet.Manifest, stressTries(t, 1, 1, 500)/part)
+			s.noise(t, kind, "1ms", quiet.Manifest, stressTries(t, 3, 5, 5000)/part)
 		})
 	}
 }

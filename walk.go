@@ -404,7 +404,7 @@ func (w *worker) tryEntry(d *dir, i int, last bool) error {
 			w.expect(d, 1)
 			w.defers(task{dir: d, lo: i, hi: i + 1, kind: later})
 		}
-		if change, ok := errors.AsType[*ChangeError](err); !ok || change.Reason != MetadataOnly {
+		if !onlyMetadata(err) {
 			break
 		}
 	}
