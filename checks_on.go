@@ -4,4 +4,6 @@
 
 package snapshot
 
+type weakening struct{}
+
 func (*op) off(check) bool { return false }

@@ -4,4 +4,6 @@
 
 package snapshot
 
-func (o *op) off(c check) bool { return o.seam.off == c }
+type weakening struct{ unchecked check }
+
+func (o *op) off(c check) bool { return o.seam.unchecked == c }

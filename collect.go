@@ -39,7 +39,7 @@ func (t *tree) collectRoot(except map[*node]*suspect) error {
 		return newPathError("open", t.path, err)
 	}
 	st, err := t.calls.Stat(pin, t.root.kind.Remote)
-	t.closing(pin, &err)
+	t.release(pin)
 	if err != nil {
 		return newPathError("stat", t.path, err)
 	}
@@ -397,7 +397,7 @@ func (w *worker) leaseSuspect(s *suspect) (err error) {
 		s.h, s.alone = src.h, false
 		return nil
 	}
-	w.closing(src.h, &err)
+	w.release(src.h)
 	return err
 }
 

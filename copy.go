@@ -45,7 +45,7 @@ type read struct {
 // sink takes the bytes: an open file of ours, a Writer, or nothing.
 type sink struct {
 	h      fsys.Handle // NoHandle: none
-	volume uint64      // that h lies on, for a clone
+	volume uint64      // on which h may be a clone
 	w      io.Writer
 	sparse bool // leave out blocks of zeros
 	space  *space

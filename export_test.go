@@ -56,7 +56,7 @@ func WithSeam(opts *Options, s Seam) *Options {
 	if opts != nil {
 		o = *opts
 	}
-	o.seam = &seam{at: s.At, phase: s.Phase, finished: s.Finished, off: s.Off, lacks: s.Lacks}
+	o.seam = &seam{at: s.At, phase: s.Phase, finished: s.Finished, weakening: weaken(s.Off), lacks: s.Lacks}
 	return &o
 }
 

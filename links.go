@@ -55,13 +55,13 @@ func components(path string) []string {
 
 // settle decides what becomes of every link.
 func (r *resolver) settle(d *dir) error {
-	if err := canceled(r.ctx, r.verb, r.path); err != nil {
-		return err
-	}
 	for i := range d.kids {
 		n := &d.kids[i]
 		if n.is(skipped) {
 			continue
+		}
+		if r.ctx.Err() != nil {
+			return canceled(r.ctx, r.verb, r.place(d, i))
 		}
 		if n.sub != nil {
 			if err := r.settle(n.sub); err != nil {

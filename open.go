@@ -58,7 +58,8 @@ func openFile(o *op, name string) (_ *File, err error) {
 	}
 	dir, err := o.calls.PinPath(dirName)
 	if err != nil {
-		return nil, errors.Join(newPathError("open", name, err), o.finish())
+		o.finish()
+		return nil, newPathError("open", name, err)
 	}
 	return newFile(o, name, dir, base)
 }
@@ -68,7 +69,8 @@ func newFile(o *op, name string, dir fsys.Handle, base string) (_ *File, err err
 	f := &File{op: o, name: name, dir: dir, base: base, h: fsys.NoHandle}
 	src, err := o.openSource(dir, base, name, nil)
 	if err != nil {
-		return nil, errors.Join(err, f.close())
+		f.close()
+		return nil, err
 	}
 	f.h, f.src = src.h, src
 	return f, nil
@@ -118,11 +120,12 @@ func OpenIn(root *os.Root, name string, opts *Options) (_ *File, err error) {
 		}
 		var next fsys.Handle
 		next, err = o.openDir(dir, part)
-		o.closing(dir, &err)
+		o.release(dir)
 		dir = next
 	}
 	if err != nil {
-		return nil, errors.Join(newPathError("open", name, err), o.finish())
+		o.finish()
+		return nil, newPathError("open", name, err)
 	}
 	return newFile(o, filepath.Join(root.Name(), name), dir, parts[len(parts)-1])
 }
@@ -188,7 +191,8 @@ func NewFile(f *os.File, opts *Options) (_ *File, err error) {
 		err = o.regular(&file.src, file.name)
 	}
 	if err != nil {
-		return nil, errors.Join(orPathError("open", file.name, err), file.close())
+		file.close()
+		return nil, orPathError("open", file.name, err)
 	}
 	return file, nil
 }
@@ -237,7 +241,7 @@ func (o *op) openSource(dir fsys.Handle, name, path string, before *fsys.Seen) (
 	case err != nil:
 		return source{}, lookFailed(path, err, before)
 	}
-	defer o.closing(pin, &err)
+	defer o.release(pin)
 	return o.openPinned(dir, name, pin, path, before)
 }
 
@@ -281,7 +285,7 @@ func (o *op) compareOpened(h fsys.Handle, looked *source, path string) (source, 
 		err = changedBefore(&looked.stat.Seen, &src.stat.Seen, path)
 	}
 	if err != nil {
-		o.closing(h, &err)
+		o.release(h)
 		return source{}, err
 	}
 	return src, nil
@@ -315,7 +319,7 @@ func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (
 	}
 	if err != nil {
 		err = orPathError("open", path, err)
-		o.closing(h, &err)
+		o.release(h)
 		return source{}, err
 	}
 	return o.compareOpened(h, &looked, path)
@@ -371,11 +375,8 @@ func (f *File) fresh(ctx context.Context) (src source, err error) {
 			!f.op.maySettle(&src.stat.Seen, src.kind) { // bringUp decides whether that is enough
 			return src, err
 		}
-		f.closeSource(&src, &err)
-		if err == nil {
-			_, err = f.op.settle(ctx, &src.stat.Seen, src.kind, f.name)
-		}
-		if err != nil {
+		f.closeSource(&src)
+		if _, err := f.op.settle(ctx, &src.stat.Seen, src.kind, f.name); err != nil {
 			return source{}, err
 		}
 	}
@@ -399,9 +400,9 @@ func (o *op) reopenHandle(h fsys.Handle, first *source, path string) (source, er
 	return o.compareOpened(own, &looked, path)
 }
 
-func (f *File) closeSource(src *source, err *error) {
+func (f *File) closeSource(src *source) {
 	if src.h != f.h && src.kind != nil {
-		f.op.closing(src.h, err)
+		f.op.release(src.h)
 	}
 }
 
@@ -417,7 +418,7 @@ func (f *File) copyTo(ctx context.Context, w io.Writer) (_ Proof, err error) {
 	if err != nil {
 		return Proof{}, err
 	}
-	defer f.closeSource(&src, &err)
+	defer f.closeSource(&src)
 	res, err := f.reader().prove(ctx, &src, &sink{h: fsys.NoHandle, w: w}, f.name)
 	if err == nil {
 		err = f.checkName(&src)
@@ -480,7 +481,7 @@ func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
 	if err != nil {
 		return Proof{}, err
 	}
-	defer f.closeSource(&src, &err)
+	defer f.closeSource(&src)
 	h, volume, err := p.create(mode)
 	if err != nil {
 		return Proof{}, err
@@ -519,15 +520,15 @@ func (f *File) Close() error {
 	if f.h == fsys.NoHandle {
 		return newPathError("close", f.name, fs.ErrClosed)
 	}
-	return f.close()
+	f.close()
+	return nil
 }
 
-func (f *File) close() (err error) {
-	f.op.closing(f.h, &err)
-	f.op.closing(f.dir, &err)
+func (f *File) close() {
+	f.op.release(f.h)
+	f.op.release(f.dir)
 	f.h, f.dir = fsys.NoHandle, fsys.NoHandle
-	err = errors.Join(err, f.op.finish())
-	return orPathError("close", f.name, err)
+	f.op.finish()
 }
 
 // readFileLimit is the bound of ReadFile where Limits has none: its contents lie in memory.
@@ -620,7 +621,7 @@ func attempt(o *op, name string, f func(*File) (Proof, error)) (_ Proof, err err
 	if err != nil {
 		return Proof{}, err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
+	defer file.close()
 	return f(file)
 }
 
@@ -637,12 +638,12 @@ func Lstat(name string) (_ State, err error) {
 		return State{}, newPathError("lstat", name, err)
 	}
 	o := newOp(nil)
-	defer func() { err = errors.Join(err, o.finish()) }()
+	defer o.finish()
 	dir, err := o.calls.PinPath(dirName)
 	if err != nil {
 		return State{}, newPathError("lstat", name, err)
 	}
-	defer o.closing(dir, &err)
+	defer o.release(dir)
 	var st fsys.Stat
 	if base == "" {
 		st, err = o.calls.Stat(dir, true)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
@@ -117,8 +118,12 @@ func (s *staging) init() (err error) {
 		return newPathError("write", s.where(), err)
 	}
 	// From the creation of the lock to its taking a sweep may have had it: then the names are gone.
-	if st, err := c.StatAt(s.dir, stagingLock, false); err != nil || st.Nlink != 1 {
-		return s.swept("stat", errors.Join(err, fs.ErrNotExist))
+	st, err = c.StatAt(s.dir, stagingLock, false)
+	if err == nil && st.Nlink != 1 {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return s.swept("stat", err)
 	}
 	named, err := s.named()
 	if err == nil && !named {
@@ -135,6 +140,9 @@ func (s *staging) init() (err error) {
 func (s *staging) adopt() (err error) {
 	c := s.op.calls
 	if s.dir, err = c.OpenDir(s.parent, s.name); err != nil {
+		if fsys.IsGone(err) && !errors.Is(err, fs.ErrNotExist) {
+			return s.exchanged()
+		}
 		return s.swept("open", err)
 	}
 	st, err := c.Stat(s.dir, false)
@@ -146,8 +154,7 @@ func (s *staging) adopt() (err error) {
 	case err != nil:
 		err = s.swept("stat", err)
 	case st.UID != fsys.Euid() || !empty:
-		s.lost = true
-		err = newPathError("open", s.where(), fmt.Errorf("%w: it was exchanged for another directory", ErrUntrusted))
+		err = s.exchanged()
 	case st.Mode.Perm() != 0o700:
 		err = newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %04o, not 0700: look at the umask and at default ACLs", ErrUntrusted, st.Mode.Perm()))
 	}
@@ -157,6 +164,11 @@ func (s *staging) adopt() (err error) {
 	}
 	s.seen = st.Seen
 	return nil
+}
+
+func (s *staging) exchanged() error {
+	s.lost = true
+	return newPathError("open", s.where(), fmt.Errorf("%w: the directory that was made there was exchanged at once", ErrUntrusted))
 }
 
 // release closes the staging directory and gives up its lock.
@@ -184,9 +196,19 @@ func (s *staging) named() (bool, error) {
 // create makes a file in dir with exactly the bits mode. No mode keeps the handle from writing.
 func (s *staging) create(dir fsys.Handle, name string, mode fs.FileMode) (fsys.Handle, error) {
 	h, err := s.op.calls.Create(dir, name, mode)
+	return s.created(h, mode, err)
+}
+
+// createNameless is create of a file that has no name yet.
+func (s *staging) createNameless(dir fsys.Handle, mode fs.FileMode) (fsys.Handle, error) {
+	h, err := s.op.calls.CreateNameless(dir, uint32(mode))
+	return s.created(h, mode, err)
+}
+
+func (s *staging) created(h fsys.Handle, mode fs.FileMode, err error) (fsys.Handle, error) {
 	if err == nil && mode&s.umask != 0 {
 		if err = s.op.calls.Chmod(h, mode); err != nil {
-			s.op.closing(h, &err)
+			s.op.release(h)
 			return fsys.NoHandle, err
 		}
 	}
@@ -227,10 +249,7 @@ func (s *staging) publishSlowly(own, base string) error {
 	case err != nil:
 		return err
 	case !st.Mode.IsDir():
-		if err := c.Link(s.dir, own, s.parent, base); err != nil {
-			return err
-		}
-		return c.Unlink(s.dir, own)
+		return c.Link(s.dir, own, s.parent, base) // the first name goes with the staging directory
 	}
 	if _, err := c.StatAt(s.parent, base, false); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
@@ -300,7 +319,10 @@ func (s *staging) rmdir() error {
 		if err != nil || !named { // emptied, and somewhere else now
 			return err
 		}
-		err = ignoreMissing(s.op.calls.Rmdir(s.parent, s.name))
+		err = s.op.calls.Rmdir(s.parent, s.name)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return nil // exchanged at the last moment
+		}
 		if !fsys.IsNotEmpty(err) || try == rmdirTries {
 			return err
 		}
@@ -369,10 +391,16 @@ func (o *op) destinationKind(dir fsys.Handle, path string) (*fsys.Kind, error) {
 
 const stagingFile = "file"
 
-// create makes the file, with exactly the bits mode, and says on which volume.
+// noVolume is no volume for a clone. A call that clones and is abandoned behind a stalled writer may hold the lock of the
+// clone's inode until that writer ends, and with it everybody who touches a name of it (seen on xfs and btrfs): only a file
+// without a name may be cloned into.
+const noVolume = ^uint64(0)
+
+// create makes the file, with exactly the bits mode, and says on which volume it may be a clone.
 func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, err error) {
 	o, c := p.op, p.op.calls
 	dst := filepath.Join(p.dir, p.base)
+	named := false
 	err = errors.ErrUnsupported
 	if !o.lacks(noNameless) {
 		h, err = c.CreateNameless(p.parent, uint32(mode))
@@ -382,6 +410,7 @@ func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, er
 			return fsys.NoHandle, 0, err
 		}
 		h, err = p.staging.create(p.staging.dir, stagingFile, mode)
+		named = true
 	}
 	if err != nil {
 		return fsys.NoHandle, 0, newPathError("create", dst, err)
@@ -390,6 +419,9 @@ func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, er
 	st, err := c.Stat(h, false)
 	if err == nil && st.Mode.Perm() != mode { // the umask or a default ACL
 		err = c.Chmod(h, mode)
+	}
+	if named {
+		st.Volume = noVolume
 	}
 	return h, st.Volume, orPathError("create", dst, err)
 }
@@ -448,7 +480,7 @@ func (p *publication) unpublish(dst string) error {
 
 // close releases everything; what was not published goes with its handle or its staging directory.
 func (p *publication) close(err *error) {
-	p.op.closing(p.h, err)
+	p.op.release(p.h) // it was published, synced first where a server answers for it, or is of no use
 	if p.staging != nil {
 		*err = errors.Join(*err, p.staging.discard())
 	}

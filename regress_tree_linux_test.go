@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,33 +97,35 @@ func TestReplacedDirectoryTakesItsDriftsAway(t *testing.T) {
 	assert.Equal(t, 2, report.Rounds)
 }
 
-// TestDirectoryThatCannotBeListedIsCopiedAnew: what lies beneath it is not worked on meanwhile, since it may be gone.
+// TestDirectoryThatCannotBeListedIsCopiedAnew: as a whole, since what lies beneath it may be gone while it is worked on.
 func TestDirectoryThatCannotBeListedIsCopiedAnew(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "", "P/S/f=one", "P/S/g=one")
-	between, rewinds := false, 0
+	rounds, made, failed := 0, 0, false
 	report, err := copyTreeWith(t.Context(), t, s.dst, s.src, &snapshot.Options{Workers: 1}, snapshot.Seam{
 		Phase: func(phase string) {
-			if phase == "joined" && rewinds == 0 {
+			if phase == "joined" && rounds == 0 {
 				s.put(t, "P/S/f", "longer")
 				s.put(t, "P/new", "")
 			}
-			between = phase == "collected" && rewinds == 0
-		},
-		At: func(call, _ string) error {
-			if !between || call != "Rewind" {
-				return nil
+			if phase == "collected" {
+				rounds++
 			}
-			if rewinds++; rewinds == 1 {
+		},
+		At: func(call, name string) error {
+			if call == "Rewind" && rounds == 1 && !failed {
+				failed = true
 				return syscall.ENOENT // as for a directory that was removed
 			}
-			between = false
-			s.move(t, "P/S", "away")
+			if call == "Mkdir" && name == "S" {
+				made++
+			}
 			return nil
 		},
 	})
 	s.copied(t, report, err)
-	assert.Equal(t, 2, rewinds)
+	assert.Equal(t, 2, report.Rounds)
+	assert.Equal(t, 2, made)
 }
 
 // TestSuspectOfTheLastPassIsNotForgotten: each pass over the suspects finds a new one, the one behind the last pass was
@@ -146,6 +147,7 @@ func TestSuspectOfTheLastPassIsNotForgotten(t *testing.T) {
 				}
 				collecting = true
 			},
+			Lacks: snapshot.NoLease,
 			At: func(call, name string) error {
 				if !collecting || call != "StatAt" || name != "last" {
 					return nil
@@ -364,18 +366,17 @@ func TestCancelInOneLargeDirectory(t *testing.T) {
 	t.Parallel()
 	const n = 100
 	for _, tt := range []struct {
-		line   string // of each entry
-		phase  string // after which
-		call   string // the first such call comes with the end of ctx
-		verb   func(ctx context.Context, s site, o *snapshot.Options) error
-		others int // such calls that may come yet
+		line  string // of each entry
+		phase string // after which
+		call  string // the first such call comes with the end of ctx
+		verb  func(ctx context.Context, s site, o *snapshot.Options) error
 	}{
-		{"f%d=", "", "List", scanOf, 0},
-		{"f%d=", "", "Pin", scanOf, 1},
-		{"f%d=", "joined", "StatAt", scanOf, 0},
-		{"f%d => none", "proven", "StatAt", scanOf, 0},
-		{"f%d => .", "proven", "Symlink", copyOf, 0},
-		{"f%d=", "reported", "SetMtimeAt", copyOf, 0},
+		{"f%d=", "", "List", scanOf},
+		{"f%d => .", "", "Pin", scanOf},
+		{"f%d=", "joined", "StatAt", scanOf},
+		{"f%d => none", "proven", "StatAt", scanOf},
+		{"f%d => .", "proven", "Symlink", copyOf},
+		{"f%d=", "reported", "SetMtimeAt", copyOf},
 	} {
 		t.Run(tt.phase+" "+tt.call, func(t *testing.T) {
 			t.Parallel()
@@ -403,7 +404,7 @@ func TestCancelInOneLargeDirectory(t *testing.T) {
 				},
 			}))
 			assert.ErrorIs(t, err, cause)
-			assert.LessOrEqual(t, calls, 1+tt.others, "%s", tt.call)
+			assert.LessOrEqual(t, calls, 1, tt.call)
 			fstest.Nothing(t, filepath.Dir(s.dst))
 		})
 	}
@@ -490,44 +491,4 @@ func TestFailureInTheCopyIsNoChange(t *testing.T) {
 	assert.NotErrorIs(t, err, snapshot.ErrChanged)
 	assert.NotErrorIs(t, err, snapshot.ErrLeftover)
 	assert.Equal(t, 1, roots, "it began anew")
-}
-
-// TestSourceMayChangeOnceProven: nothing of the source is asked after that but what links lead to.
-func TestSourceMayChangeOnceProven(t *testing.T) {
-	t.Parallel()
-	for name, change := range map[string]func(t *testing.T, s site){
-		"a directory is renamed":     func(t *testing.T, s site) { s.move(t, "d", "away") },
-		"a directory becomes a link": func(t *testing.T, s site) { s.move(t, "d", "away"); fstest.Make(t, s.src, "d => e") },
-		"a file is written":          func(t *testing.T, s site) { s.put(t, "d/f", "other") },
-		"a name is new":              func(t *testing.T, s site) { s.put(t, "d/new", "n") },
-		"the root is renamed":        func(t *testing.T, s site) { s.move(t, "", "away") },
-		"the root is another":        func(t *testing.T, s site) { s.move(t, "", "away"); fstest.Make(t, s.dir, "src/x=y") },
-		"everything in it is replaced": func(t *testing.T, s site) {
-			assert.NoError(t, os.RemoveAll(s.src+"/d"))
-			fstest.Make(t, s.src, "d=file")
-		},
-	} {
-		s := newSite(t, "", "d/f=one", "d/l => ../e/g", "e/g=two", "l => d/f", "d/e/f/g/h=deep")
-		want := fstest.Contents(t, s.src)
-		report, err := copyTreeWith(t.Context(), t, s.dst, s.src, nil, snapshot.Seam{Phase: oncePhase("proven", func() { change(t, s) })})
-		if assert.NoError(t, err, name) {
-			assert.Equal(t, want, fstest.Contents(t, s.dst), name)
-			assert.Equal(t, 1, report.Rounds, name)
-		}
-	}
-}
-
-// TestInheritedSetgid: a directory made in a setgid one gets that bit from the system, and PreserveMode takes it away again.
-func TestInheritedSetgid(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, "", "closed/f=x", "closed/ 0700", "open/f=x")
-	require.NoError(t, os.Chmod(filepath.Dir(s.dst), fs.ModeSetgid|0o755))
-	_, err := copyTree(t, s.dst, s.src, &snapshot.Options{PreserveMode: true})
-	require.NoError(t, err)
-	assert.Equal(t, fstest.Read(t, s.src), fstest.Read(t, s.dst))
-	for name, want := range map[string]fs.FileMode{"": 0o755, "closed": 0o700, "open": 0o755} {
-		fi, err := os.Stat(filepath.Join(s.dst, name))
-		require.NoError(t, err)
-		assert.Equal(t, fs.ModeDir|want, fi.Mode(), "%q", name)
-	}
 }

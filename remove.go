@@ -95,7 +95,7 @@ func (r *remover) removeDir(parent fsys.Handle, name string, seen *fsys.Seen, de
 		return ignoreMissing(err)
 	}
 	err = r.emptyDir(dir, "", depth+1)
-	r.closing(dir, &err)
+	r.release(dir)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (r *remover) unseal(parent fsys.Handle, name string, seen *fsys.Seen) error
 	if err == nil && sameFile(&st.Seen, seen) {
 		err = r.calls.Chmod(dir, 0o700)
 	}
-	r.closing(dir, &err)
+	r.release(dir)
 	return err
 }
 

@@ -66,6 +66,9 @@ func (t *tree) within(d *dir, f func() error) error {
 func (t *tree) sealLinks(d *dir) error {
 	for i := range d.kids {
 		n := &d.kids[i]
+		if t.ctx.Err() != nil {
+			return canceled(t.ctx, t.verb, t.place(d, i))
+		}
 		switch {
 		case n.is(skipped) && n.sub != nil && n.sub.placed:
 			if err := t.removeExcluded(d, n); err != nil {
@@ -109,7 +112,7 @@ func (t *tree) removeExcluded(d *dir, n *node) (err error) {
 	if st, err = t.calls.Stat(out, false); err == nil {
 		err = t.empty(out, &st.Seen, "")
 	}
-	t.closing(out, &err)
+	t.release(out)
 	if err != nil {
 		return err
 	}

@@ -13,11 +13,11 @@ import (
 
 // seam is what a test hangs on one operation: it travels in Options, so that tests run in parallel.
 type seam struct {
-	at       func(call, name string) error // before each call to the system, see fsys.Calls.At
-	phase    func(phase string)            // when a tree is joined, collected, proven, published
-	finished func(open, opened int64)      // handles, when the operation has ended
-	off      check                         // switched off, in the weakened build only
-	lacks    fallback                      // mechanisms to do without
+	at        func(call, name string) error // before each call to the system, see fsys.Calls.At
+	phase     func(phase string)            // when a tree is joined, collected, proven, published
+	finished  func(open, opened int64)      // handles, when the operation has ended
+	weakening                               // a check that is switched off, in the weakened build only
+	lacks     fallback                      // mechanisms to do without
 }
 
 // fallback is a mechanism that a system may lack and a test can take away.
@@ -51,12 +51,11 @@ func newOp(opts *Options) *op {
 }
 
 // finish closes what the operation kept and reports its handles to a test.
-func (o *op) finish() error {
-	err := o.calls.Finish()
+func (o *op) finish() {
+	o.calls.Finish()
 	if o.seam.finished != nil {
 		o.seam.finished(o.calls.Open(), o.calls.Opened())
 	}
-	return err
 }
 
 func (o *op) lacks(f fallback) bool { return o.seam.lacks&f != 0 }
@@ -67,10 +66,10 @@ func (o *op) phase(name string) {
 	}
 }
 
-// closing joins the error of closing h to err.
-func (o *op) closing(h fsys.Handle, err *error) {
+// closeWritten closes a file that was written, where a server may say only now that it could not.
+func (o *op) closeWritten(h fsys.Handle, path string, err *error) {
 	if h != fsys.NoHandle {
-		*err = errors.Join(*err, o.calls.Close(h))
+		*err = errors.Join(*err, orPathError("close", path, o.calls.Close(h)))
 	}
 }
 

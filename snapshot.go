@@ -37,7 +37,7 @@ func CopyDir(ctx context.Context, dst, src string, opts *Options) (*Report, erro
 }
 
 func (t *tree) copyTo(dst string) (report *Report, err error) {
-	defer t.end(&err)
+	defer t.end()
 	parent, dir, base, err := t.openParent(dst)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func Scan(ctx context.Context, src string, opts *Options) (*Report, error) {
 }
 
 func (t *tree) scan() (report *Report, err error) {
-	defer t.end(&err)
+	defer t.end()
 	if report, err = t.take(); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,8 @@ func newTree(ctx context.Context, verb, src string, opts *Options) (_ *tree, err
 		t.workers = append(t.workers, &worker{tree: t, reader: r})
 	}
 	if err := t.openRoot(); err != nil {
-		return nil, errors.Join(err, t.finish())
+		t.finish()
+		return nil, err
 	}
 	return t, nil
 }
@@ -135,7 +136,7 @@ func (t *tree) openRoot() (err error) {
 		err = newPathError("open", t.path, fmt.Errorf("%w: %s is no file system for files", ErrNotRegular, src.kind.Name))
 	}
 	if err != nil {
-		t.closing(h, &err)
+		t.release(h)
 		return err
 	}
 	t.root = &dir{index: -1, in: h, out: t.out, kind: src.kind, users: 1, placed: true}
@@ -143,7 +144,7 @@ func (t *tree) openRoot() (err error) {
 	t.entries.Store(1)
 	t.places, err = t.findPlaces()
 	if err != nil {
-		t.closing(h, &err)
+		t.release(h)
 		return err
 	}
 	return nil
@@ -180,8 +181,8 @@ func (t *tree) findPlaces() ([][]string, error) {
 }
 
 // end closes what the walk held, whatever happened, also if the last report of progress panics.
-func (t *tree) end(err *error) {
-	defer func() { *err = errors.Join(*err, t.finish()) }()
+func (t *tree) end() {
+	defer t.finish()
 	t.shutAll()
 	t.release(t.root.in)
 	t.progress.end()
@@ -220,7 +221,7 @@ func (t *tree) isRoot(path string) (is bool, err error) {
 		return false, err
 	}
 	st, err := t.calls.Stat(pin, false)
-	t.closing(pin, &err)
+	t.release(pin)
 	return sameInode(&t.top.seen, &st.Seen), err
 }
 
@@ -423,7 +424,7 @@ func (t *tree) restart(rounds int) ([]*dir, error) {
 	t.handles.mu.Unlock()
 	t.shutAll()
 	var err error
-	t.closing(t.root.in, &err)
+	t.release(t.root.in)
 	t.root.in = fsys.NoHandle
 	if err != nil {
 		return nil, newPathError("close", t.path, err)

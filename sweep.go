@@ -23,7 +23,7 @@ func Sweep(ctx context.Context, parent string) (removed []string, err error) {
 		return nil, newPathError("sweep", parent, err)
 	}
 	o := newOp(nil)
-	defer func() { err = errors.Join(err, o.finish()) }()
+	defer o.finish()
 	dir, err := o.calls.OpenRoot(parent)
 	if err != nil {
 		return nil, newPathError("sweep", parent, err)
@@ -36,7 +36,7 @@ func Sweep(ctx context.Context, parent string) (removed []string, err error) {
 	if exposed(&st) {
 		fix := "chmod go-w " + quote.Shell(parent)
 		if st.UID != fsys.Euid() && st.UID != 0 {
-			fix = "chmod +t " + quote.Shell(parent)
+			fix = fmt.Sprintf("chown %d %s && %s", fsys.Euid(), quote.Shell(parent), fix)
 		}
 		return nil, &TrustError{Path: parent, Owner: fmt.Sprint(st.UID), Mode: st.Mode, Fix: fix}
 	}

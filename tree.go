@@ -257,7 +257,7 @@ func (t *tree) reenter(d *dir) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			t.closing(in, &err)
+			t.release(in)
 		}
 	}()
 	st, err := t.calls.Stat(in, d.parent.kind.Remote)
@@ -302,9 +302,8 @@ func (t *tree) shut(d *dir) {
 		return
 	}
 	t.handles.unlink(d)
-	var err error
-	t.closing(d.in, &err)
-	t.closing(d.out, &err)
+	t.release(d.in)
+	t.release(d.out)
 	d.in, d.out = fsys.NoHandle, fsys.NoHandle
 	t.handles.open -= 2
 }

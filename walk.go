@@ -347,7 +347,7 @@ func (w *worker) dropDir(d *dir, n *node) (err error) {
 		if st, err = w.calls.Stat(out, false); err == nil {
 			err = w.empty(out, &st.Seen, "")
 		}
-		w.closing(out, &err)
+		w.release(out)
 	}
 	if err == nil {
 		err = w.calls.Rmdir(d.out, n.name)
@@ -429,7 +429,7 @@ func (w *worker) copyEntry(d *dir, i int, last bool) (later *fsys.Kind, err erro
 	if err != nil {
 		return nil, w.vanished(d, i, err)
 	}
-	defer w.closing(pin, &err)
+	defer w.release(pin)
 	looked, err := w.look(d, i, pin)
 	if err != nil {
 		return nil, err
@@ -632,7 +632,7 @@ func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err e
 	if err != nil {
 		return err
 	}
-	defer w.closing(src.h, &err)
+	defer w.release(src.h)
 	var res read
 	if w.staging == nil {
 		res, err = w.reader.prove(w.ctx, &src, &noSink, path)
@@ -668,12 +668,16 @@ func (w *worker) singleLink(looked *source, path string) error {
 
 func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path string) (res read, err error) {
 	n := &d.kids[i]
-	h, err := w.staging.create(d.out, n.name, mode)
+	h, volume, err := w.createFor(d, n, src, mode)
 	if err != nil {
 		return res, w.destination("create", d, i, err)
 	}
+	named := volume == noVolume
 	defer func() {
-		w.closing(h, &err)
+		w.closeWritten(h, path, &err)
+		if !named {
+			return
+		}
 		if err == nil {
 			n.flags |= placed
 		} else if e := w.calls.Unlink(d.out, n.name); e != nil { // what is left is for the next round, or the end, to remove
@@ -681,8 +685,14 @@ func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path str
 			err = errors.Join(err, newPathError("remove", path, fmt.Errorf("%w: %w", errDestination, e)))
 		}
 	}()
-	if res, err = w.reader.fill(w.ctx, src, h, w.volume, w.space, path); err != nil {
+	if res, err = w.reader.fill(w.ctx, src, h, volume, w.space, path); err != nil {
 		return res, err
+	}
+	if !named {
+		if err := w.calls.LinkNameless(h, d.out, n.name); err != nil {
+			return res, w.destination("link", d, i, err)
+		}
+		named = true
 	}
 	if err := w.calls.SetMtime(h, d.out, n.name, src.stat.Mtime); err != nil {
 		return res, newPathError("set time", path, err)
@@ -691,4 +701,16 @@ func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path str
 		return res, orPathError("sync", path, w.calls.Sync(h))
 	}
 	return res, nil
+}
+
+// createFor makes the file that src is copied into: without a name where it may become a clone.
+func (w *worker) createFor(d *dir, n *node, src *source, mode fs.FileMode) (h fsys.Handle, volume uint64, err error) {
+	if src.kind.Clones && src.stat.Volume == w.volume && !w.lacks(noClone|noNameless) {
+		h, err := w.staging.createNameless(d.out, mode)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return h, w.volume, err
+		}
+	}
+	h, err = w.staging.create(d.out, n.name, mode)
+	return h, noVolume, err
 }

@@ -32,9 +32,7 @@ func Shell(name string) string {
 	if name != "" && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
 		return name
 	}
-	if !printable(name) {
-		return Name(name)
-	}
+	name = Text(name) // a name that no text can give is another name then, and the command fails
 	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 }
 
