@@ -15,7 +15,8 @@ import (
 // workers lies before it: if every State is equal, every entry had its recorded State from its first look to this one, so at
 // the moment of the join the whole tree was in exactly the copied state.
 //
-// Entries of which only ctime moved become suspects, but for links, whose text cannot change in place. except are suspects whose States are looked after elsewhere.
+// Entries of which only ctime moved become suspects, but for links, whose text cannot change in place. except are suspects,
+// whose States are looked after elsewhere.
 func (t *tree) collect(except map[*node]*suspect) error {
 	if t.off(checkCollect) {
 		return nil
@@ -330,7 +331,7 @@ func (t *tree) settleSuspects(list []*suspect) error {
 	return nil
 }
 
-// suspectStat looks at a suspect by name, or through its leased handle.
+// suspectStat looks at a suspect by name, at the root through its handle: its path is looked up by every collect.
 func (t *tree) suspectStat(s *suspect) (st fsys.Stat, kind *fsys.Kind, err error) {
 	if s.dir == nil {
 		if st, err = t.calls.Stat(t.root.in, t.root.kind.Remote); err != nil {
@@ -447,7 +448,7 @@ func (w *worker) proveSuspect(s *suspect, src *source, path string) (read, error
 		if err := changed(&s.first, &src.stat.Seen, path); err != nil {
 			return read{}, err
 		}
-		return w.reader.prove(w.ctx, src, &noSink, path)
+		return w.reader.prove(w.ctx, src, &noSink, path) // a move of ctime meanwhile is found by (iii)
 	}
 	var ev evidence
 	defer func() { ev.guard.end() }()

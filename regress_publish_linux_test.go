@@ -311,3 +311,32 @@ func TestInheritedSetgid(t *testing.T) {
 		assert.Equal(t, fs.ModeDir|want, fi.Mode(), "%q", name)
 	}
 }
+
+// TestFailureInTheCopyIsNoChange: a disk that fails when what drifted is taken out of the copy does not get better by
+// copying everything anew.
+func TestFailureInTheCopyIsNoChange(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "A/f=one")
+	roots := 0
+	failed := false
+	_, err := copyTreeWith(t.Context(), t, s.dst, s.src, &snapshot.Options{Workers: 1}, snapshot.Seam{
+		Phase: oncePhase("joined", func() {
+			s.move(t, "A", "away")
+			fstest.Make(t, s.src, "A/f=other")
+		}),
+		At: func(call, name string) error {
+			if call == "OpenRoot" && name == s.src {
+				roots++
+			}
+			if call == "Unlink" && !failed {
+				failed = true
+				return syscall.EIO
+			}
+			return nil
+		},
+	})
+	assert.ErrorIs(t, err, syscall.EIO)
+	assert.NotErrorIs(t, err, snapshot.ErrChanged)
+	assert.NotErrorIs(t, err, snapshot.ErrLeftover)
+	assert.Equal(t, 1, roots, "it began anew")
+}

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -333,6 +335,38 @@ func TestPanicWhileWaiting(t *testing.T) {
 	fstest.Nothing(t, filepath.Dir(s.dst))
 }
 
+// TestFunctionThatEndsItsGoroutine: as t.FailNow of a test does. Then the caller's ends, too, with nothing left behind.
+func TestFunctionThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]*snapshot.Options{
+		"Skip": {Skip: func(path string, _ snapshot.State) bool {
+			if path == "f" {
+				runtime.Goexit()
+			}
+			return false
+		}},
+		"Progress": {Progress: func(snapshot.Progress) { runtime.Goexit() }},
+		"Progress while waiting": {Progress: func(p snapshot.Progress) {
+			if p.Waiting != "" {
+				runtime.Goexit()
+			}
+		}},
+	} {
+		s := newSite(t, "", "f=one")
+		returned := false
+		var caller sync.WaitGroup
+		caller.Go(func() {
+			_, _ = snapshot.CopyDir(t.Context(), s.dst, s.src, balanced(t, opts, snapshot.Seam{
+				At: once("Pin", func() { s.put(t, "f", "young") }),
+			}))
+			returned = true
+		})
+		caller.Wait()
+		assert.False(t, returned, name)
+		fstest.Nothing(t, filepath.Dir(s.dst))
+	}
+}
+
 // TestEntriesListedAtOnceCountTogether: two listings, each within the bound, are not when both are done.
 func TestEntriesListedAtOnceCountTogether(t *testing.T) {
 	t.Parallel()
@@ -461,34 +495,4 @@ func TestRootAwayForAMoment(t *testing.T) {
 		assert.Equal(t, 1, change.Attempts)
 		assert.True(t, snapshot.Retryable(err), "%v", err)
 	}
-}
-
-// TestFailureInTheCopyIsNoChange: a disk that fails when what drifted is taken out of the copy does not get better by
-// copying everything anew.
-func TestFailureInTheCopyIsNoChange(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, "", "A/f=one")
-	roots := 0
-	fail := once("Unlink", func() {})
-	failed := false
-	_, err := copyTreeWith(t.Context(), t, s.dst, s.src, &snapshot.Options{Workers: 1}, snapshot.Seam{
-		Phase: oncePhase("joined", func() {
-			s.move(t, "A", "away")
-			fstest.Make(t, s.src, "A/f=other")
-		}),
-		At: func(call, name string) error {
-			if call == "OpenRoot" && name == s.src {
-				roots++
-			}
-			if _ = fail(call, name); call == "Unlink" && !failed {
-				failed = true
-				return syscall.EIO
-			}
-			return nil
-		},
-	})
-	assert.ErrorIs(t, err, syscall.EIO)
-	assert.NotErrorIs(t, err, snapshot.ErrChanged)
-	assert.NotErrorIs(t, err, snapshot.ErrLeftover)
-	assert.Equal(t, 1, roots, "it began anew")
 }

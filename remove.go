@@ -40,6 +40,23 @@ func (o *op) empty(dir fsys.Handle, seen *fsys.Seen, keep string) error {
 	}
 }
 
+// removeTree removes the directory name of dir, a directory of our own, and all in it.
+func (o *op) removeTree(dir fsys.Handle, name string) error {
+	h, err := o.calls.OpenDir(dir, name)
+	if err != nil {
+		return err
+	}
+	st, err := o.calls.Stat(h, false)
+	if err == nil {
+		err = o.empty(h, &st.Seen, "")
+	}
+	o.release(h)
+	if err != nil {
+		return err
+	}
+	return o.calls.Rmdir(dir, name)
+}
+
 func (r *remover) emptyDir(dir fsys.Handle, keep string, depth int) error {
 	if err := r.calls.Rewind(dir); err != nil {
 		return err

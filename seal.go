@@ -71,7 +71,7 @@ func (t *tree) sealLinks(d *dir) error {
 		}
 		switch {
 		case n.is(skipped) && n.sub != nil && n.sub.placed:
-			if err := t.removeExcluded(d, n); err != nil {
+			if err := t.removeTree(d.out, n.name); err != nil { // it was walked for nothing
 				return t.destination("remove", d, i, err)
 			}
 		case n.is(skipped) || n.link == nil:
@@ -100,23 +100,6 @@ func (t *tree) sealDir(d *dir, i int) error {
 	}
 	// Also where the bits are those that it was made with: in a setgid directory mkdir added one.
 	return t.destination("chmod", d, i, t.calls.ChmodAt(d.out, n.name, t.dirMode(n)))
-}
-
-// removeExcluded removes an excluded directory that was walked for nothing, and the like beneath it.
-func (t *tree) removeExcluded(d *dir, n *node) (err error) {
-	out, err := t.calls.OpenDir(d.out, n.name)
-	if err != nil {
-		return err
-	}
-	var st fsys.Stat
-	if st, err = t.calls.Stat(out, false); err == nil {
-		err = t.empty(out, &st.Seen, "")
-	}
-	t.release(out)
-	if err != nil {
-		return err
-	}
-	return t.calls.Rmdir(d.out, n.name)
 }
 
 // makeTop makes the copy's root in the staging directory.

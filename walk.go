@@ -334,25 +334,14 @@ func (w *worker) drop(d *dir, n *node) error {
 	return nil
 }
 
-func (w *worker) dropDir(d *dir, n *node) (err error) {
+func (w *worker) dropDir(d *dir, n *node) error {
 	w.handles.mu.Lock()
 	w.forget(n.sub)
 	w.handles.mu.Unlock()
 	if !n.sub.placed {
 		return nil
 	}
-	out, err := w.calls.OpenDir(d.out, n.name)
-	if err == nil {
-		var st fsys.Stat
-		if st, err = w.calls.Stat(out, false); err == nil {
-			err = w.empty(out, &st.Seen, "")
-		}
-		w.release(out)
-	}
-	if err == nil {
-		err = w.calls.Rmdir(d.out, n.name)
-	}
-	if err != nil {
+	if err := w.removeTree(d.out, n.name); err != nil {
 		return newPathError("remove", w.pathOf(d, n.name), fmt.Errorf("%w: %w", errDestination, err))
 	}
 	return nil
