@@ -9,10 +9,6 @@ const errnoIsLink = unix.EMLINK
 
 func birth(s *unix.Stat_t) Stamp { return stamp(s.Btim) }
 
-func renameNoReplace(oldDir int, oldName string, dir int, name string) error {
-	return errors.ErrUnsupported
-}
-
 func statfs(h int) (free, size int64, name string, err error) {
 	var s unix.Statfs_t
 	err = unix.Fstatfs(h, &s)

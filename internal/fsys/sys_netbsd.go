@@ -9,10 +9,6 @@ const errnoIsLink = unix.EFTYPE
 
 func birth(s *unix.Stat_t) Stamp { return stamp(s.Btim) }
 
-func renameNoReplace(oldDir int, oldName string, dir int, name string) error {
-	return errors.ErrUnsupported
-}
-
 func statfs(h int) (free, size int64, name string, err error) {
 	var s unix.Statvfs_t
 	err = unix.Fstatvfs(h, &s)

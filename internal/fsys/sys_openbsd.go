@@ -9,10 +9,6 @@ const errnoIsLink = unix.ELOOP
 
 func birth(*unix.Stat_t) Stamp { return Stamp{} }
 
-func renameNoReplace(oldDir int, oldName string, dir int, name string) error {
-	return errors.ErrUnsupported
-}
-
 func statfs(h int) (free, size int64, name string, err error) {
 	var s unix.Statfs_t
 	err = unix.Fstatfs(h, &s)
