@@ -36,7 +36,6 @@ func TestExchangedStagingDirectoryIsNotEmptied(t *testing.T) {
 		"a directory":                      {"victim/d/precious=x"},
 		"a private directory":              {"victim/precious=x", "victim/ 0700"},
 		"a staging directory":              {"victim/lock=" + magic, "victim/tree/precious=x", "victim/ 0700"},
-		"a directory closed to its owner":  {"victim/precious=x", "victim/ 0500"},
 		"a private directory of another's": {"victim/precious=x", "victim/ 0700"},
 		"a link to a directory":            {"home/precious=x", "victim => ../home"},
 		"a file":                           {"victim=precious"},
