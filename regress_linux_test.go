@@ -172,18 +172,19 @@ func TestWriterThatStallsAfterTheLease(t *testing.T) {
 		t.Run(tt.kind+", "+tt.what, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, tt.kind, "f=@"+tt.size)
-			var writer *fstest.Proc
-			start := sync.OnceFunc(func() { writer = fstest.Start(t, "stall", s.src+"/f") })
+			var came atomic.Bool
+			writer := sync.OnceValue(func() *fstest.Proc { return fstest.Start(t, "stall", s.src+"/f") })
 			opts := &snapshot.Options{Stall: 100 * time.Millisecond, Attempts: 1}
 			// An engine that waits for the writer would wait for ever.
-			end := time.AfterFunc(5*time.Second, func() { writer.Stop() })
+			end := time.AfterFunc(5*time.Second, func() { writer().Stop() })
 			defer end.Stop()
 			for range 6 {
 				began := time.Now()
 				err := tt.verb(t.Context(), s, snapshot.WithSeam(opts, snapshot.Seam{
 					At: func(call, _ string) error {
 						if call == tt.call || call == tt.call+"Now" {
-							start()
+							came.Store(true)
+							writer()
 						}
 						return nil
 					},
@@ -197,8 +198,8 @@ func TestWriterThatStallsAfterTheLease(t *testing.T) {
 					break
 				}
 			}
-			require.NotNil(t, writer)
-			writer.Stop()
+			require.True(t, came.Load())
+			writer().Stop()
 		})
 	}
 }
