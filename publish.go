@@ -140,7 +140,7 @@ func (s *staging) init() (err error) {
 func (s *staging) adopt() (err error) {
 	c := s.op.calls
 	if s.dir, err = c.OpenDir(s.parent, s.name); err != nil {
-		if fsys.IsGone(err) && !errors.Is(err, fs.ErrNotExist) {
+		if fsys.IsOtherType(err) || errors.Is(err, syscall.ENOTDIR) {
 			return s.exchanged()
 		}
 		return s.swept("open", err)

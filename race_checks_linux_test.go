@@ -283,7 +283,7 @@ func (c *raceCheck) dir(t *testing.T) string {
 	}
 	var vfs unix.Statfs_t
 	require.NoError(t, unix.Statfs(os.TempDir(), &vfs))
-	switch vfs.Type {
+	switch uint32(vfs.Type) {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC:
 		return fstest.TempDir(t)
 	}

@@ -155,7 +155,7 @@ func TestCloneNeedsNoRoom(t *testing.T) {
 	s := newSite(t, "btrfs", "f=@8MiB")
 	var st syscall.Statfs_t
 	require.NoError(t, syscall.Statfs(s.dir, &st))
-	opts := &snapshot.Options{Limits: snapshot.Limits{ReserveBytes: int64(st.Bavail)*st.Bsize - 4<<20}}
+	opts := &snapshot.Options{Limits: snapshot.Limits{ReserveBytes: int64(st.Bavail)*int64(st.Bsize) - 4<<20}}
 	report, err := copyTree(t, s.dst, s.src, opts)
 	s.copied(t, report, err)
 	assert.Equal(t, report.Bytes, report.Cloned)

@@ -78,10 +78,10 @@ type Calls struct {
 	// An error stands for the call's own result: the call is not made.
 	At func(call, name string) error
 
-	open    atomic.Int64
-	opened  atomic.Int64
-	procDir procDir
-	kinds   sync.Map // [2]uint64{volume, mount} → *Kind
+	open   atomic.Int64
+	opened atomic.Int64
+	kinds  sync.Map // [2]uint64{volume, mount} → *Kind
+	platform
 }
 
 // Open returns how many handles are open, and Opened how many ever were.

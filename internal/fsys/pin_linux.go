@@ -47,6 +47,9 @@ func (c *Calls) Reopen(pin Handle) (Handle, error) {
 // errnoIsLink is what O_NOFOLLOW answers for a link.
 const errnoIsLink = unix.ELOOP
 
+// platform is what the calls keep for themselves.
+type platform struct{ procDir procDir }
+
 // procDir is /proc/self/fd, looked up once an operation: a descriptor of it works on after /proc was unmounted, and saves
 // the look-up of three components a file.
 type procDir struct {

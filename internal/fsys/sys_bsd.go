@@ -74,8 +74,7 @@ func (c *Calls) PinPath(path string) (Handle, error) { return c.OpenRoot(path) }
 // Reopen is not to be had.
 func (c *Calls) Reopen(pin Handle) (Handle, error) { return NoHandle, errors.ErrUnsupported }
 
-// procDir stands for what only Linux keeps.
-type procDir struct{}
+type platform struct{}
 
 // Finish closes what the calls keep for themselves.
 func (c *Calls) Finish() {}

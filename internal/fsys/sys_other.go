@@ -22,7 +22,7 @@ const ListBufferSize = 0
 // SyncsAll says that there is no SyncAll.
 const SyncsAll = false
 
-type procDir struct{}
+type platform struct{}
 
 // Supported returns errors.ErrUnsupported: the calls below say the same, each for itself.
 func Supported() error { return errors.ErrUnsupported }
