@@ -171,6 +171,7 @@ func TestWriterThatStallsAfterTheLease(t *testing.T) {
 	} {
 		t.Run(tt.kind+", "+tt.what, func(t *testing.T) {
 			t.Parallel()
+			fstest.NeedRoot(t) // userfaultfd; and no skip may end a worker of the engine
 			s := newSite(t, tt.kind, "f=@"+tt.size)
 			var came atomic.Bool
 			writer := sync.OnceValue(func() *fstest.Proc { return fstest.Start(t, "stall", s.src+"/f") })

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
-	"sync"
 	"sync/atomic"
 )
 
@@ -71,40 +70,22 @@ type Kind struct {
 	Pseudo       bool // sizes are inventions and reading may have side effects
 }
 
-// Calls are the calls of one operation: they count its handles and let a test act before, or in place of, any of them.
-// The zero Calls is ready for use. It must not be copied.
-type Calls struct {
+// Counters are what the Calls of every system have: they count the handles of one operation and let a test act before, or
+// in place of, any of its calls.
+type Counters struct {
 	// At, if not nil, is called before each call with the call's name and the component it concerns, if any.
 	// An error stands for the call's own result: the call is not made.
 	At func(call, name string) error
 
 	open   atomic.Int64
 	opened atomic.Int64
-	kinds  sync.Map // [2]uint64{volume, mount} → *Kind
-	platform
 }
 
 // Open returns how many handles are open, and Opened how many ever were.
-func (c *Calls) Open() int64 { return c.open.Load() }
+func (c *Counters) Open() int64 { return c.open.Load() }
 
 // Opened returns how many handles were ever opened.
-func (c *Calls) Opened() int64 { return c.opened.Load() }
-
-func (c *Calls) at(call, name string) error {
-	if c.At == nil {
-		return nil
-	}
-	return c.At(call, name)
-}
-
-func (c *Calls) count(h Handle, err error) (Handle, error) {
-	if err != nil {
-		return NoHandle, err
-	}
-	c.open.Add(1)
-	c.opened.Add(1)
-	return h, nil
-}
+func (c *Counters) Opened() int64 { return c.opened.Load() }
 
 // What callers tell apart without knowing the platform's numbers.
 var (

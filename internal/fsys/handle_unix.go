@@ -20,6 +20,22 @@ const NoHandle Handle = -1
 // Supported returns nil where this package can do its work.
 func Supported() error { return nil }
 
+func (c *Counters) at(call, name string) error {
+	if c.At == nil {
+		return nil
+	}
+	return c.At(call, name)
+}
+
+func (c *Counters) count(h Handle, err error) (Handle, error) {
+	if err != nil {
+		return NoHandle, err
+	}
+	c.open.Add(1)
+	c.opened.Add(1)
+	return h, nil
+}
+
 // again repeats a call that a signal interrupted before it did anything: the Go runtime preempts with signals.
 func again(f func() error) error {
 	for {

@@ -47,8 +47,12 @@ func (c *Calls) Reopen(pin Handle) (Handle, error) {
 // errnoIsLink is what O_NOFOLLOW answers for a link.
 const errnoIsLink = unix.ELOOP
 
-// platform is what the calls keep for themselves.
-type platform struct{ procDir procDir }
+// Calls are the calls of one operation. The zero Calls is ready for use. It must not be copied.
+type Calls struct {
+	Counters
+	procDir procDir
+	kinds   sync.Map // [2]uint64{volume, mount} → *Kind
+}
 
 // procDir is /proc/self/fd, looked up once an operation: a descriptor of it works on after /proc was unmounted, and saves
 // the look-up of three components a file.

@@ -7,6 +7,7 @@ package fsys
 import (
 	"encoding/binary"
 	"errors"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -74,7 +75,11 @@ func (c *Calls) PinPath(path string) (Handle, error) { return c.OpenRoot(path) }
 // Reopen is not to be had.
 func (c *Calls) Reopen(pin Handle) (Handle, error) { return NoHandle, errors.ErrUnsupported }
 
-type platform struct{}
+// Calls are the calls of one operation. The zero Calls is ready for use. It must not be copied.
+type Calls struct {
+	Counters
+	kinds sync.Map // [2]uint64{volume, mount} → *Kind
+}
 
 // Finish closes what the calls keep for themselves.
 func (c *Calls) Finish() {}

@@ -22,7 +22,8 @@ const ListBufferSize = 0
 // SyncsAll says that there is no SyncAll.
 const SyncsAll = false
 
-type platform struct{}
+// Calls are the calls of one operation, none of which is to be had.
+type Calls struct{ Counters }
 
 // Supported returns errors.ErrUnsupported: the calls below say the same, each for itself.
 func Supported() error { return errors.ErrUnsupported }
