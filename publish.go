@@ -367,26 +367,16 @@ func (o *op) newPublication(dst string) (_ *publication, err error) {
 	if p.parent, p.dir, p.base, err = o.openParent(dst); err != nil {
 		return nil, err
 	}
-	if p.space, err = newSpace(o, p.parent, p.dir); err == nil {
-		p.kind, err = o.destinationKind(p.parent, p.dir)
+	looked, err := o.lookAt(p.parent, p.dir)
+	if err == nil {
+		p.kind = looked.kind
+		p.space, err = newSpace(o, p.parent, p.dir)
 	}
 	if err != nil {
 		p.close(&err)
 		return nil, err
 	}
 	return p, nil
-}
-
-func (o *op) destinationKind(dir fsys.Handle, path string) (*fsys.Kind, error) {
-	st, err := o.calls.Stat(dir, false)
-	if err != nil {
-		return nil, newPathError("stat", path, err)
-	}
-	kind, err := o.calls.Kind(dir, &st.Seen)
-	if err != nil {
-		return nil, newPathError("statfs", path, err)
-	}
-	return kind, nil
 }
 
 const stagingFile = "file"
@@ -400,7 +390,6 @@ const noVolume = ^uint64(0)
 func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, err error) {
 	o, c := p.op, p.op.calls
 	dst := filepath.Join(p.dir, p.base)
-	named := false
 	err = errors.ErrUnsupported
 	if !o.lacks(noNameless) {
 		h, err = c.CreateNameless(p.parent, uint32(mode))
@@ -410,7 +399,6 @@ func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, er
 			return fsys.NoHandle, 0, err
 		}
 		h, err = p.staging.create(p.staging.dir, stagingFile, mode)
-		named = true
 	}
 	if err != nil {
 		return fsys.NoHandle, 0, newPathError("create", dst, err)
@@ -420,7 +408,7 @@ func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, er
 	if err == nil && st.Mode.Perm() != mode { // the umask or a default ACL
 		err = c.Chmod(h, mode)
 	}
-	if named {
+	if p.staging != nil {
 		st.Volume = noVolume
 	}
 	return h, st.Volume, orPathError("create", dst, err)

@@ -33,9 +33,6 @@ func (t *tree) wakeYoung() ([]task, error) {
 	t.young = nil
 	t.mu.Unlock()
 	for i, k := range tasks {
-		if tasks[i].last {
-			continue
-		}
 		n := t.node(k.dir)
 		if k.hi > 0 {
 			n = &k.dir.kids[k.lo]
