@@ -2,6 +2,12 @@
 
 package snapshot
 
+import (
+	"context"
+
+	"holdstill.example/snapshot/internal/fsys"
+)
+
 // Seam is what a test hangs on one operation, see seam.
 type Seam struct {
 	// At runs before each call to the system, with the call's name (a method of fsys.Calls) and the component that it
@@ -15,6 +21,8 @@ type Seam struct {
 	Off Check
 	// Lacks are mechanisms to do without.
 	Lacks Fallback
+	// Known may change what is known of a file system.
+	Known func(*fsys.Kind)
 }
 
 // Check is one safety check of the engine.
@@ -56,8 +64,32 @@ func WithSeam(opts *Options, s Seam) *Options {
 	if opts != nil {
 		o = *opts
 	}
-	o.seam = &seam{at: s.At, phase: s.Phase, finished: s.Finished, weakening: weaken(s.Off), lacks: s.Lacks}
+	o.seam = &seam{at: s.At, phase: s.Phase, finished: s.Finished, weakening: weaken(s.Off), lacks: s.Lacks, known: s.Known}
 	return &o
+}
+
+// SeamOf returns the seam that WithSeam hung on opts, for what takes no Options.
+func SeamOf(opts *Options) Seam {
+	s := opts.seam
+	return Seam{At: s.at, Phase: s.phase, Finished: s.finished, Lacks: s.lacks, Known: s.known}
+}
+
+// SweepWith is Sweep with s hung on.
+func SweepWith(ctx context.Context, parent string, s Seam) ([]string, error) {
+	return newOp(WithSeam(nil, s)).sweep(ctx, parent)
+}
+
+// LstatWith is Lstat with s hung on.
+func LstatWith(name string, s Seam) (State, error) { return newOp(WithSeam(nil, s)).lstat(name) }
+
+// OpenSnapshotWith is OpenSnapshot with s hung on.
+func OpenSnapshotWith(ctx context.Context, dir string, manifest Digest, s Seam) (*Snapshot, error) {
+	return newOp(WithSeam(nil, s)).openSnapshot(ctx, dir, manifest)
+}
+
+// RemoveSnapshotWith is RemoveSnapshot with s hung on.
+func RemoveSnapshotWith(ctx context.Context, dir string, s Seam) error {
+	return newOp(WithSeam(nil, s)).removeSnapshot(ctx, dir)
 }
 
 // BuildManifest makes a Manifest of entries as the engine does.

@@ -18,6 +18,7 @@ type seam struct {
 	finished  func(open, opened int64)      // handles, when the operation has ended
 	weakening                               // a check that is switched off, in the weakened build only
 	lacks     fallback                      // mechanisms to do without
+	known     func(*fsys.Kind)              // what is known of a file system, see fsys.Counters.Known
 }
 
 // fallback is a mechanism that a system may lack and a test can take away.
@@ -45,7 +46,7 @@ func newOp(opts *Options) *op {
 	if o.seam = o.opts.seam; o.seam == nil {
 		o.seam = new(seam)
 	}
-	o.calls.At = o.seam.at
+	o.calls.At, o.calls.Known = o.seam.at, o.seam.known
 	o.progress = newMeter(o.opts.Progress)
 	return o
 }

@@ -11,22 +11,16 @@ import (
 
 // Clone makes dst, which is empty, a reflink of src at one instant. Any error says that there is no clone.
 func (c *Calls) Clone(dst, src Handle) error {
-	if err := c.at("Clone", ""); err != nil {
-		return err
-	}
-	return again(func() error { return unix.IoctlFileClone(int(dst), int(src)) })
+	return c.do("Clone", "", func() error { return unix.IoctlFileClone(int(dst), int(src)) })
 }
 
 // CreateNameless makes a file that has no name in dir yet; LinkNameless gives it one. errors.ErrUnsupported where the file
 // system has none.
 func (c *Calls) CreateNameless(dir Handle, mode uint32) (Handle, error) {
-	if err := c.at("CreateNameless", ""); err != nil {
-		return NoHandle, err
-	}
 	if _, err := c.procDir.open(c); err != nil { // LinkNameless may need it
 		return NoHandle, err
 	}
-	h, err := c.openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR, mode)
+	h, err := c.openat("CreateNameless", dir, ".", unix.O_TMPFILE|unix.O_RDWR, mode)
 	if err == unix.EOPNOTSUPP || err == unix.EISDIR || err == unix.ENOENT || err == unix.EINVAL {
 		return NoHandle, errors.ErrUnsupported
 	}
@@ -35,10 +29,7 @@ func (c *Calls) CreateNameless(dir Handle, mode uint32) (Handle, error) {
 
 // LinkNameless gives a nameless file its name, which must not exist.
 func (c *Calls) LinkNameless(h, dir Handle, name string) error {
-	if err := c.at("LinkNameless", name); err != nil {
-		return err
-	}
-	err := again(func() error { return unix.Linkat(int(h), "", int(dir), name, unix.AT_EMPTY_PATH) })
+	err := c.do("LinkNameless", name, func() error { return unix.Linkat(int(h), "", int(dir), name, unix.AT_EMPTY_PATH) })
 	if err != unix.ENOENT {
 		return err
 	}
@@ -47,33 +38,26 @@ func (c *Calls) LinkNameless(h, dir Handle, name string) error {
 	if err != nil {
 		return err
 	}
-	return again(func() error {
+	return c.do("LinkNameless", name, func() error {
 		return unix.Linkat(int(fds), strconv.Itoa(int(h)), int(dir), name, unix.AT_SYMLINK_FOLLOW)
 	})
 }
 
 // ReadNow is Read of what can be had without waiting for a disk or a lock; IsBlocked tells that there was nothing.
 func (c *Calls) ReadNow(h Handle, p []byte, off int64) (n int, err error) {
-	if err := c.at("ReadNow", ""); err != nil {
-		return 0, err
-	}
-	err = again(func() (err error) {
-		n, err = unix.Preadv2(int(h), [][]byte{p}, off, unix.RWF_NOWAIT)
-		return err
+	n, err = c.transfer("ReadNow", p, func(p []byte) (int, error) {
+		return unix.Preadv2(int(h), [][]byte{p}, off, unix.RWF_NOWAIT)
 	})
 	if err == unix.EOPNOTSUPP || err == unix.ENOSYS {
 		return 0, errors.ErrUnsupported
 	}
-	return max(n, 0), err
+	return n, err
 }
 
 // Allocate asks for the blocks of a file early, so that a full disk is found before anything is written. A file system
 // that cannot is no error.
 func (c *Calls) Allocate(h Handle, size int64) error {
-	if err := c.at("Allocate", ""); err != nil {
-		return err
-	}
-	err := again(func() error { return unix.Fallocate(int(h), 0, 0, size) })
+	err := c.do("Allocate", "", func() error { return unix.Fallocate(int(h), 0, 0, size) })
 	if err == unix.EOPNOTSUPP || err == unix.ENOSYS {
 		return nil
 	}

@@ -103,14 +103,14 @@ func (c *Calls) Kind(h Handle, s *Seen) (*Kind, error) {
 	if k, ok := c.kinds.Load(key); ok {
 		return k.(*Kind), nil
 	}
-	if err := c.at("Kind", ""); err != nil {
-		return nil, err
-	}
 	var f unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(int(h), &f) }); err != nil {
+	if err := c.do("Kind", "", func() error { return unix.Fstatfs(int(h), &f) }); err != nil {
 		return nil, err
 	}
 	k := kindOfType(uint32(f.Type))
+	if c.Known != nil {
+		c.Known(&k)
+	}
 	c.kinds.Store(key, &k)
 	return &k, nil
 }

@@ -9,14 +9,15 @@ import "golang.org/x/sys/unix"
 // /proc/sys/fs/lease-break-time. open(O_RDONLY|O_TRUNC) is not held up, so the State has to be compared all the same.
 // Refused is ErrWriter or ErrNotAllowed.
 func (c *Calls) Lease(h Handle) error {
-	if err := c.at("Lease", ""); err != nil {
+	err := c.do("Lease", "", func() error {
+		// The signal of a break is SIGIO, which kills a process that does not expect it; SIGURG is ignored by default.
+		if _, err := unix.FcntlInt(uintptr(h), unix.F_SETSIG, int(unix.SIGURG)); err != nil {
+			return err
+		}
+		_, err := unix.FcntlInt(uintptr(h), unix.F_SETLEASE, unix.F_RDLCK)
 		return err
-	}
-	// The signal of a break is SIGIO, which kills a process that does not expect it; SIGURG is ignored by default.
-	if _, err := unix.FcntlInt(uintptr(h), unix.F_SETSIG, int(unix.SIGURG)); err != nil {
-		return err
-	}
-	switch _, err := unix.FcntlInt(uintptr(h), unix.F_SETLEASE, unix.F_RDLCK); err {
+	})
+	switch err {
 	case nil:
 		return nil
 	case unix.EAGAIN:
@@ -30,18 +31,18 @@ func (c *Calls) Lease(h Handle) error {
 
 // LeaseStands reports whether nobody waits to open the file for writing.
 func (c *Calls) LeaseStands(h Handle) bool {
-	if c.at("LeaseStands", "") != nil {
-		return false
-	}
-	kind, err := unix.FcntlInt(uintptr(h), unix.F_GETLEASE, 0)
+	kind := 0
+	err := c.do("LeaseStands", "", func() (err error) {
+		kind, err = unix.FcntlInt(uintptr(h), unix.F_GETLEASE, 0)
+		return err
+	})
 	return err == nil && kind == unix.F_RDLCK
 }
 
 // DropLease gives the lease back and lets a waiting writer go on.
 func (c *Calls) DropLease(h Handle) error {
-	if err := c.at("DropLease", ""); err != nil {
+	return c.do("DropLease", "", func() error {
+		_, err := unix.FcntlInt(uintptr(h), unix.F_SETLEASE, unix.F_UNLCK)
 		return err
-	}
-	_, err := unix.FcntlInt(uintptr(h), unix.F_SETLEASE, unix.F_UNLCK)
-	return err
+	})
 }

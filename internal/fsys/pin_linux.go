@@ -13,31 +13,24 @@ import (
 // Pin holds whatever the name of dir is, without opening it: no driver is entered, no FIFO's writer wakes, no link is
 // followed, and the file's number cannot be given to another file while the pin lives.
 func (c *Calls) Pin(dir Handle, name string) (Handle, error) {
-	if err := c.at("Pin", name); err != nil {
-		return NoHandle, err
-	}
-	return c.openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	return c.openat("Pin", dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 }
 
 // PinPath pins the directory that path names, links followed.
 func (c *Calls) PinPath(path string) (Handle, error) {
-	if err := c.at("PinPath", path); err != nil {
-		return NoHandle, err
-	}
-	return c.openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return c.openat("PinPath", unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
 // Reopen opens for reading the very file that a pin, or another handle, holds. errors.ErrUnsupported says that there is no
 // /proc, or that this thread's descriptors are not the process's: then OpenFile has to be compared with the pin.
 func (c *Calls) Reopen(pin Handle) (Handle, error) {
-	if err := c.at("Reopen", ""); err != nil {
-		return NoHandle, err
-	}
 	fds, err := c.procDir.open(c)
 	if err != nil {
 		return NoHandle, err
 	}
-	h, err := c.openat(fds, strconv.Itoa(int(pin)), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	h, err := c.handle("Reopen", "", func() (int, error) {
+		return unix.Openat(int(fds), strconv.Itoa(int(pin)), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	})
 	if err == unix.ENOENT {
 		return NoHandle, errors.ErrUnsupported
 	}
@@ -64,11 +57,7 @@ type procDir struct {
 
 func (p *procDir) open(c *Calls) (Handle, error) {
 	p.once.Do(func() {
-		p.h, p.err = NoHandle, c.at("ProcDir", "")
-		if p.err != nil {
-			return
-		}
-		p.h, p.err = c.openat(unix.AT_FDCWD, "/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY, 0)
+		p.h, p.err = c.openat("ProcDir", unix.AT_FDCWD, "/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY, 0)
 		var s unix.Statfs_t
 		if p.err == nil && (unix.Fstatfs(int(p.h), &s) != nil || s.Type != unix.PROC_SUPER_MAGIC) {
 			// A directory mounted over /proc could hand out any file under a descriptor's number.

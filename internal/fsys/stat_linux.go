@@ -18,10 +18,7 @@ const statMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME | unix.STATX_MNT_ID_U
 // StatAt looks at the name of dir, never through a link. With force a FUSE or network file system asks its server, whose
 // cached attributes may be a second old.
 func (c *Calls) StatAt(dir Handle, name string, force bool) (Stat, error) {
-	if err := c.at("StatAt", name); err != nil {
-		return Stat{}, err
-	}
-	s, hasMount, err := statx(int(dir), name, unix.AT_SYMLINK_NOFOLLOW, force)
+	s, hasMount, err := c.statx("StatAt", int(dir), name, unix.AT_SYMLINK_NOFOLLOW, force)
 	if err != nil || hasMount {
 		return s, err
 	}
@@ -35,23 +32,34 @@ func (c *Calls) StatAt(dir Handle, name string, force bool) (Stat, error) {
 
 // Stat looks at an open file.
 func (c *Calls) Stat(h Handle, force bool) (Stat, error) {
-	if err := c.at("Stat", ""); err != nil {
-		return Stat{}, err
-	}
-	s, hasMount, err := statx(int(h), "", unix.AT_EMPTY_PATH, force)
+	s, hasMount, err := c.statx("Stat", int(h), "", unix.AT_EMPTY_PATH, force)
 	if err == nil && !hasMount {
 		s.Mount, err = c.mountOf(h)
 	}
 	return s, err
 }
 
-func statx(dir int, name string, flags int, force bool) (Stat, bool, error) {
+// StatPath looks at what path names, links followed.
+func (c *Calls) StatPath(path string, force bool) (Stat, error) {
+	s, hasMount, err := c.statx("StatPath", unix.AT_FDCWD, path, 0, force)
+	if err != nil || hasMount {
+		return s, err
+	}
+	pin, err := c.openat("StatPath", unix.AT_FDCWD, path, unix.O_PATH, 0)
+	if err != nil {
+		return Stat{}, err
+	}
+	s, err = c.Stat(pin, force)
+	return s, errors.Join(err, c.Close(pin))
+}
+
+func (c *Calls) statx(call string, dir int, name string, flags int, force bool) (Stat, bool, error) {
 	flags |= unix.AT_NO_AUTOMOUNT
 	if force {
 		flags |= unix.AT_STATX_FORCE_SYNC
 	}
 	var x unix.Statx_t
-	if err := again(func() error { return unix.Statx(dir, name, flags, statMask, &x) }); err != nil {
+	if err := c.do(call, name, func() error { return unix.Statx(dir, name, flags, statMask, &x) }); err != nil {
 		return Stat{}, false, err
 	}
 	s := Stat{
@@ -83,7 +91,7 @@ func (c *Calls) mountOf(h Handle) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("mount ids need /proc before Linux 5.8: %w", err)
 	}
-	info, err := c.openat(fds, "../fdinfo/"+strconv.Itoa(int(h)), unix.O_RDONLY, 0)
+	info, err := c.openat("MountOf", fds, "../fdinfo/"+strconv.Itoa(int(h)), unix.O_RDONLY, 0)
 	if err != nil {
 		return 0, err
 	}

@@ -25,6 +25,15 @@ func (c *Calls) StatAt(dir Handle, name string, force bool) (Stat, error) {
 	return statOf(&s), nil
 }
 
+// StatPath looks at what path names, links followed. force means nothing here.
+func (c *Calls) StatPath(path string, force bool) (Stat, error) {
+	var s unix.Stat_t
+	if err := c.do("StatPath", path, func() error { return unix.Stat(path, &s) }); err != nil {
+		return Stat{}, err
+	}
+	return statOf(&s), nil
+}
+
 // Stat looks at an open file.
 func (c *Calls) Stat(h Handle, force bool) (Stat, error) {
 	if err := c.at("Stat", ""); err != nil {

@@ -24,23 +24,17 @@ const SyncsAll = true
 // SyncAll makes all that was written to the file system of h durable, other people's data too: 3 to 18 times cheaper than
 // one Sync a file.
 func (c *Calls) SyncAll(h Handle) error {
-	if err := c.at("SyncAll", ""); err != nil {
-		return err
-	}
-	return again(func() error { return unix.Syncfs(int(h)) })
+	return c.do("SyncAll", "", func() error { return unix.Syncfs(int(h)) })
 }
 
 // SetMtime sets the modification time of an open file. name is where it lies in dir; it is not looked up here.
 func (c *Calls) SetMtime(h, dir Handle, name string, m Stamp) error {
-	if err := c.at("SetMtime", name); err != nil {
-		return err
-	}
 	t, err := timespec(m)
 	if err != nil {
 		return err
 	}
 	ts := [2]unix.Timespec{t, t}
-	return again(func() error {
+	return c.do("SetMtime", name, func() error {
 		_, _, e := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(h), 0, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
 		if e != 0 {
 			return e
@@ -61,7 +55,7 @@ func renameNoReplace(oldDir int, oldName string, dir int, name string) error {
 
 func freeBytes(h int) (free, size int64, err error) {
 	var s unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(h, &s) }); err != nil {
+	if err := unix.Fstatfs(h, &s); err != nil {
 		return 0, 0, err
 	}
 	unit := int64(s.Frsize)

@@ -7,6 +7,7 @@ package fsys
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"time"
 )
 
@@ -162,6 +163,20 @@ func (c *Calls) Stat(h Handle, force bool) (Stat, error) { return Stat{}, errors
 
 // Pin is not to be had.
 func (c *Calls) Pin(dir Handle, name string) (Handle, error) { return NoHandle, errors.ErrUnsupported }
+
+// OpenSelf is not to be had.
+func (c *Calls) OpenSelf(h Handle) (Handle, error) { return NoHandle, errors.ErrUnsupported }
+
+// StatPath is not to be had.
+func (c *Calls) StatPath(path string, force bool) (Stat, error) {
+	return Stat{}, errors.ErrUnsupported
+}
+
+// LockShared is not to be had.
+func (c *Calls) LockShared(h Handle) error { return errors.ErrUnsupported }
+
+// GiveFile returns nil: there is no Handle.
+func (c *Calls) GiveFile(h Handle, name string) *os.File { return nil }
 
 // PinPath is not to be had.
 func (c *Calls) PinPath(path string) (Handle, error) { return NoHandle, errors.ErrUnsupported }
