@@ -11,7 +11,8 @@ import (
 	"holdstill.example/snapshot/internal/fsys"
 )
 
-// collect looks at every entry again, each name relative to its directory, beginning with the root's path. The join of all
+// collect looks at every entry again, each name relative to its directory, beginning with the paths of the roots: an ancestor
+// that was exchanged and put back leaves no trace in a root's State, but its path must lead to the held root now. The join of all
 // workers lies before it: if every State is equal, every entry had its recorded State from its first look to this one, so at
 // the moment of the join the whole tree was in exactly the copied state.
 //
@@ -21,36 +22,8 @@ func (t *tree) collect(except map[*node]*suspect) error {
 	if t.off(checkCollect) {
 		return nil
 	}
-	if err := t.collectRoot(except); err != nil {
-		return err
-	}
-	t.expect(t.root, 1)
-	return t.run([]task{{dir: t.root}}, func(w *worker, k task) error { return w.collectDir(k.dir, except) }, nil)
-}
-
-// collectRoot: an ancestor that was exchanged and put back leaves no trace in the root's State, but the path must lead to
-// the held root now.
-func (t *tree) collectRoot(except map[*node]*suspect) error {
-	pin, err := t.calls.PinPath(t.path)
-	if err != nil {
-		if fsys.IsGone(err) {
-			t.drifted(nil, -1, Vanished, nil, nil)
-			return nil
-		}
-		return newPathError("open", t.path, err)
-	}
-	st, err := t.calls.Stat(pin, t.root.kind.Remote)
-	t.release(pin)
-	if err != nil {
-		return newPathError("stat", t.path, err)
-	}
-	if t.off(checkRoot) {
-		if st, err = t.calls.Stat(t.root.in, t.root.kind.Remote); err != nil {
-			return newPathError("stat", t.path, err)
-		}
-	}
-	t.compare(nil, -1, &st.Seen, except)
-	return nil
+	t.expect(t.top, 1)
+	return t.run([]task{{dir: t.top}}, func(w *worker, k task) error { return w.collectDir(k.dir, except) }, nil)
 }
 
 func (w *worker) collectDir(d *dir, except map[*node]*suspect) error {
@@ -80,7 +53,7 @@ func (w *worker) collectEntry(d *dir, i int, except map[*node]*suspect) error {
 	if n.is(todo) || n.is(skipped) && n.seen == (fsys.Seen{}) {
 		return nil
 	}
-	st, err := w.calls.StatAt(d.in, n.name, d.kind.Remote)
+	st, err := w.statEntry(d, i)
 	switch {
 	case fsys.IsGone(err):
 		w.drifted(d, i, Vanished, nil, nil)
@@ -112,7 +85,7 @@ func (t *tree) compareSkipped(d *dir, i int, now *fsys.Seen) {
 
 // compare records how an entry differs from what was recorded.
 func (t *tree) compare(d *dir, i int, now *fsys.Seen, except map[*node]*suspect) {
-	n := t.entry(d, i)
+	n := &d.kids[i]
 	reason := drift(&n.seen, now)
 	switch {
 	case except[n] != nil:
@@ -218,9 +191,9 @@ func (t *tree) leaseAll(list []*suspect) ([]*suspect, error) {
 		known[s.node] = true
 	}
 	var more []*suspect
-	t.eachFile(t.root, func(d *dir, i int) {
+	t.eachFile(t.top, func(d *dir, i int) {
 		if n := &d.kids[i]; !known[n] && len(more) < t.handles.limit {
-			more = append(more, &suspect{dir: d, index: i, node: n, kind: d.kind, recorded: n.seen, first: n.seen, fails: 1, quiet: true, h: fsys.NoHandle})
+			more = append(more, &suspect{dir: d, index: i, node: n, kind: t.kindOf(d, i), recorded: n.seen, first: n.seen, fails: 1, quiet: true, h: fsys.NoHandle})
 		}
 	})
 	err := t.each(len(more), func(w *worker, i int) error {
@@ -331,23 +304,15 @@ func (t *tree) settleSuspects(list []*suspect) error {
 	return nil
 }
 
-// suspectStat looks at a suspect by name, at the root through its handle: its path is looked up by every collect.
 func (t *tree) suspectStat(s *suspect) (st fsys.Stat, kind *fsys.Kind, err error) {
-	if s.dir == nil {
-		if st, err = t.calls.Stat(t.root.in, t.root.kind.Remote); err != nil {
-			return st, nil, newPathError("stat", t.path, err)
-		}
-		return st, t.root.kind, nil
-	}
 	if err := t.enter(s.dir); err != nil {
 		return st, nil, err
 	}
 	defer t.leave(s.dir)
-	st, err = t.calls.StatAt(s.dir.in, s.node.name, s.dir.kind.Remote)
-	if err != nil {
+	if st, err = t.statEntry(s.dir, s.index); err != nil {
 		return st, nil, t.vanished(s.dir, s.index, err)
 	}
-	return st, s.dir.kind, nil
+	return st, t.kindOf(s.dir, s.index), nil
 }
 
 // suspectState is (i).
@@ -388,7 +353,7 @@ func (w *worker) leaseSuspect(s *suspect) (err error) {
 		return err
 	}
 	defer w.leave(s.dir)
-	src, err := w.openSource(s.dir.in, s.node.name, w.place(s.dir, s.index), nil)
+	src, err := w.openEntry(s.dir, s.index, w.place(s.dir, s.index))
 	if err != nil {
 		return err
 	}
@@ -424,7 +389,7 @@ func (w *worker) readSuspect(s *suspect) error {
 	}
 	defer w.leave(s.dir)
 	path := w.place(s.dir, s.index)
-	src, err := w.openSource(s.dir.in, s.node.name, path, nil)
+	src, err := w.openEntry(s.dir, s.index, path)
 	if err != nil {
 		return err
 	}

@@ -173,6 +173,8 @@ func (r *reader) stream(ctx context.Context, src *source, ev *evidence, out *sin
 		switch {
 		case fsys.IsBlocked(err):
 			return Digest{}, newPathError("read", path, ErrBusy) // a mandatory lock
+		case fsys.IsStale(err):
+			return Digest{}, &ChangeError{Path: path, Reason: Replaced, Before: stateOf(&src.stat.Seen), Err: ErrChangedDuringSnapshot}
 		case err != nil:
 			return Digest{}, newPathError("read", path, atOffset(off, err))
 		case off+int64(len(p)) > size && !r.off(checkGrowth):
@@ -325,7 +327,7 @@ func (r *reader) readLeased(ctx context.Context, src *source, ev *evidence, out 
 func (o *op) copyMode(mode fs.FileMode, path string) (fs.FileMode, error) {
 	if o.opts.PreserveMode {
 		if mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0 {
-			return 0, newPathError("copy", path, fmt.Errorf("%w: %v", ErrSpecialMode, mode))
+			return 0, newPathError("copy", path, fmt.Errorf("%w: %s", ErrSpecialMode, octal(mode)))
 		}
 		return mode.Perm(), nil
 	}

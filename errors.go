@@ -131,6 +131,9 @@ func (e *ChangeError) detail() string {
 	before, after := e.Before, e.After
 	switch e.Reason {
 	case Replaced:
+		if after == (State{}) {
+			return "a server knows the file no more"
+		}
 		if !before.Identity.known() || !after.Identity.known() {
 			return "the file system gives no file ids"
 		}

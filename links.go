@@ -87,7 +87,7 @@ func (r *resolver) decide(d *dir, i int) error {
 	}
 	r.follow(d, l, 0)
 	switch {
-	case l.state == linkInside && (l.kept || r.staging == nil): // a scan records what is there
+	case l.state == linkInside && (l.kept || r.staging == nil):
 		return nil
 	case l.state == linkInside:
 		l.copy = r.relative(d, l.end)
@@ -101,9 +101,12 @@ func (r *resolver) decide(d *dir, i int) error {
 	}
 	what := "leads to nothing in the copy"
 	if l.why == leftEscapes {
-		what = "ends outside " + quote.Name(r.path)
+		what = "ends outside every root"
+		if len(r.roots) == 1 {
+			what = "ends outside " + quote.Name(r.path)
+		}
 	}
-	return newPathError("link", r.place(d, i), fmt.Errorf("%w: its text %s %s", ErrEscapes, quote.Name(l.text), what))
+	return newPathError("link", r.place(d, i), fmt.Errorf("%w: its text %s %s; LinksInsideOrSkip leaves it out", ErrEscapes, quote.Name(l.text), what))
 }
 
 // follow finds out, once, where a link in d ends. depth is how many links are being followed already: a chain that is too
@@ -135,40 +138,43 @@ func (r *resolver) follow(d *dir, l *link, depth int) {
 // leftTooDeep is never an entry's own reason.
 const leftTooDeep = leftDangling + 1
 
-// walk takes the steps of a link's text. Outside the root it can only be on the way back to it, over directories of the
-// root's own path.
+// walk takes the steps of a link's text. Outside the roots it can only be on the way back to one, over directories of a root's
+// own path.
 func (r *resolver) walk(d *dir, l *link, depth int) (end spot, why leftOut, ok bool) {
 	at, in := spot{dir: d}, true
-	var outside []string
-	l.kept = true
-	if strings.HasPrefix(l.text, "/") {
-		l.kept = false
-		at.dir = r.root
-		in = slices.ContainsFunc(r.places, func(p []string) bool { return len(p) == 0 }) // the root is "/"
+	var outside, inner []string
+	steps := strings.Split(l.text, "/")
+	l.kept = steps[0] != ""
+	if !l.kept { // absolute: it names the source
+		at, _, in = r.locate(nil, steps)
 	}
-	for step := range strings.SplitSeq(l.text, "/") {
+	for k, step := range steps {
 		switch {
 		case in && at.n != nil: // a step, or a slash, behind what is no directory
 			return spot{}, leftDangling, false
 		case step == "" || step == ".":
-		case !in:
-			if outside, ok = r.stepOutside(outside, step); !ok {
-				return spot{}, leftEscapes, false
-			}
-			if in = slices.ContainsFunc(r.places, func(p []string) bool { return slices.Equal(p, outside) }); in {
-				at = spot{dir: r.root}
-			}
-		case step == ".." && at.dir.parent != nil:
+			continue
+		case in && step != "..":
+			inner = steps[k : k+1]
+		case in && at.dir.parent != r.top:
 			at.dir = at.dir.parent
-		case step == "..":
-			in, l.kept = false, false
-			if outside, ok = r.above(); !ok {
+			continue
+		default:
+			if in {
+				l.kept = false
+				outside, ok = r.above(at.dir)
+			} else {
+				outside, ok = r.stepOutside(outside, step)
+			}
+			if !ok {
 				return spot{}, leftEscapes, false
 			}
-		default:
-			if at, why, ok = r.stepInside(at.dir, l, step, depth); !ok {
-				return spot{}, why, false
+			if at, inner, in = r.locate(outside, steps[k+1:]); !in {
+				continue
 			}
+		}
+		if at, why, ok = r.stepsInside(at, l, inner, depth); !ok {
+			return spot{}, why, false
 		}
 	}
 	if !in {
@@ -177,25 +183,67 @@ func (r *resolver) walk(d *dir, l *link, depth int) (end spot, why leftOut, ok b
 	return at, 0, true
 }
 
-// above returns the directory above the root: of the path without links, which comes first.
-func (r *resolver) above() ([]string, bool) {
-	if len(r.places) == 0 || len(r.places[0]) == 0 {
+func (r *resolver) stepsInside(at spot, l *link, steps []string, depth int) (end spot, why leftOut, ok bool) {
+	for _, step := range steps {
+		if at.n != nil {
+			return spot{}, leftDangling, false
+		}
+		if at, why, ok = r.stepInside(at.dir, l, step, depth); !ok {
+			return spot{}, why, false
+		}
+	}
+	return at, 0, true
+}
+
+// locate finds the root that an absolute path has come to, and returns what of the path lies beneath it. steps come next: of
+// nested roots the innermost on the way is meant, so that at the outer one there may still be some way to go.
+func (r *resolver) locate(path, steps []string) (at spot, beneath []string, ok bool) {
+	all := slices.Clone(path)
+	for _, step := range steps {
+		if step == ".." {
+			break
+		}
+		if step != "" && step != "." {
+			all = append(all, step)
+		}
+	}
+	deepest, found := -1, 0
+	for i, root := range r.roots {
+		for _, place := range root.places {
+			if len(place) > deepest && hasPrefix(all, place) && !r.top.kids[i].is(skipped) {
+				deepest, found = len(place), i
+			}
+		}
+	}
+	if deepest < 0 || deepest > len(path) {
+		return spot{}, nil, false
+	}
+	at = spot{dir: r.top, n: &r.top.kids[found]}
+	if at.n.sub != nil {
+		at = spot{dir: at.n.sub}
+	}
+	return at, path[deepest:], true
+}
+
+// above returns the directory above a root: of the path without links, which comes first.
+func (r *resolver) above(d *dir) ([]string, bool) {
+	places := r.roots[d.index].places
+	if len(places) == 0 || len(places[0]) == 0 {
 		return nil, false
 	}
-	real := r.places[0]
-	return slices.Clone(real[:len(real)-1]), true
+	return slices.Clone(places[0][:len(places[0])-1]), true
 }
 
 func (r *resolver) stepOutside(at []string, step string) ([]string, bool) {
 	if step == ".." {
-		// A component of the path as given may be a link: what is above it is not known.
-		if len(r.places) == 0 || !hasPrefix(r.places[0], at) {
-			return nil, false
-		}
-		return at[:max(len(at)-1, 0)], true
+		// A component of a path as given may be a link: what is above it is not known.
+		known := slices.ContainsFunc(r.roots, func(root *root) bool { return len(root.places) > 0 && hasPrefix(root.places[0], at) })
+		return at[:max(len(at)-1, 0)], known
 	}
 	at = append(at, step)
-	return at, slices.ContainsFunc(r.places, func(p []string) bool { return hasPrefix(p, at) })
+	return at, slices.ContainsFunc(r.roots, func(root *root) bool {
+		return slices.ContainsFunc(root.places, func(p []string) bool { return hasPrefix(p, at) })
+	})
 }
 
 func hasPrefix(path, prefix []string) bool {
@@ -208,6 +256,8 @@ func (r *resolver) stepInside(d *dir, l *link, step string, depth int) (spot, le
 		l.kept = false
 	}
 	switch {
+	case n != nil && n.link != nil && n.link.state == linkOutside: // it may be left out by now
+		return spot{}, n.link.why, false
 	case n == nil || n.is(skipped):
 		return spot{}, leftDangling, false
 	case n.sub != nil:
@@ -229,11 +279,11 @@ func (r *resolver) stepInside(d *dir, l *link, step string, depth int) (spot, le
 
 // find looks a name up as the source does: exactly, or, where the source folds case, by the only name that folds to it.
 func (r *resolver) find(d *dir, name string) (n *node, exact bool) {
-	i, ok := slices.BinarySearchFunc(d.kids, name, func(n node, name string) int { return strings.Compare(n.name, name) })
+	i, ok := d.search(name)
 	if ok {
 		return &d.kids[i], true
 	}
-	if len(name) > 255 {
+	if len(name) > 255 || d.made {
 		return nil, false
 	}
 	if err := r.enter(d); err != nil {
@@ -246,7 +296,7 @@ func (r *resolver) find(d *dir, name string) (n *node, exact bool) {
 	}
 	// Listed under another name, and nothing was added since: the directory folds.
 	now, err := r.calls.Stat(d.in, d.kind.Remote)
-	if err != nil || now.Seen != r.node(d).seen {
+	if err != nil || now.Seen != d.node().seen {
 		return nil, false
 	}
 	for i := range d.kids {
@@ -278,8 +328,8 @@ func (r *resolver) relative(d *dir, to spot) string {
 
 func (r *resolver) pathTo(d *dir) []string {
 	var names []string
-	for ; d.parent != nil; d = d.parent {
-		names = append(names, r.node(d).name)
+	for ; d != r.top; d = d.parent {
+		names = append(names, d.node().name)
 	}
 	slices.Reverse(names)
 	return names

@@ -69,6 +69,7 @@ func newFile(o *op, name string, dir fsys.Handle, base string) (_ *File, err err
 	f := &File{op: o, name: name, dir: dir, base: base, h: fsys.NoHandle}
 	src, err := o.openSource(dir, base, name, nil)
 	if err != nil {
+		err = o.unlessUnstable(dir, base, name, err)
 		f.close()
 		return nil, err
 	}
@@ -161,7 +162,7 @@ func (o *op) openDir(dir fsys.Handle, name string) (fsys.Handle, error) {
 	if st, e := o.calls.StatAt(dir, name, false); e == nil && fsys.IsGone(err) {
 		switch {
 		case st.Mode.Type() == fs.ModeSymlink:
-			err = fmt.Errorf("%w: %s is a symbolic link", ErrNotRegular, quote.Name(name))
+			err = o.isLink(dir, name, name)
 		case st.Mode.IsDir():
 			err = &ChangeError{Path: name, Reason: TypeChanged, After: stateOf(&st.Seen), Err: ErrChangedBeforeSnapshot}
 		}
@@ -231,6 +232,15 @@ func (o *op) regular(src *source, path string) error {
 	return nil
 }
 
+// isLink is the error for a link where none is followed. It says where the link leads.
+func (o *op) isLink(dir fsys.Handle, name, path string) error {
+	to := ""
+	if text, err := o.calls.ReadLink(dir, name); err == nil {
+		to = " to " + quote.Name(text)
+	}
+	return newPathError("open", path, fmt.Errorf("%w: a symbolic link%s", ErrNotRegular, to))
+}
+
 // openSource opens the regular file name of dir: pinned, looked at, and only then opened for reading, so that no driver,
 // FIFO or link is ever entered. before, if not nil, is a State that it must still have.
 func (o *op) openSource(dir fsys.Handle, name, path string, before *fsys.Seen) (_ source, err error) {
@@ -255,6 +265,9 @@ func (o *op) openPinned(dir fsys.Handle, name string, pin fsys.Handle, path stri
 		if err := changedBefore(before, &pinned.stat.Seen, path); err != nil {
 			return source{}, err
 		}
+	}
+	if pinned.stat.Mode.Type() == fs.ModeSymlink && !o.off(checkType) {
+		return source{}, o.isLink(pin, "", path)
 	}
 	if err := o.regular(&pinned, path); err != nil {
 		return source{}, err
@@ -302,6 +315,9 @@ func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (
 		if err := changedBefore(before, &looked.stat.Seen, path); err != nil {
 			return source{}, err
 		}
+	}
+	if looked.stat.Mode.Type() == fs.ModeSymlink {
+		return source{}, o.isLink(dir, name, path)
 	}
 	looked.kind = new(fsys.Kind)
 	if err := o.regular(&looked, path); err != nil {
@@ -622,11 +638,51 @@ func attempt(o *op, name string, f func(*File) (Proof, error)) (_ Proof, err err
 		return Proof{}, err
 	}
 	defer file.close()
-	return f(file)
+	proof, err := f(file)
+	return proof, o.unlessUnstable(file.dir, file.base, name, err)
+}
+
+// unlessUnstable returns err, unless it says "replaced" of a name where nothing was: there a retry cannot help.
+func (o *op) unlessUnstable(dir fsys.Handle, name, path string, err error) error {
+	change, ok := errors.AsType[*ChangeError](err)
+	if !ok || change.Reason != Replaced || errors.Is(err, ErrLeftover) || dir == fsys.NoHandle || o.identitiesHold(dir, name) {
+		return err
+	}
+	return newPathError("read", path, errUnstable)
+}
+
+var errUnstable = fmt.Errorf("identities are not stable on this file system: two looks at one name show two files, and nothing was renamed: %w", errors.ErrUnsupported)
+
+// identitiesHold reports false if every two looks at a name show two files although its directory, whose stamps are settled,
+// shows no change: then a server makes its numbers up.
+func (o *op) identitiesHold(dir fsys.Handle, name string) bool {
+	const looks = 4 // a rename may show a moment before the directory's stamp does
+	for range looks {
+		clock := fsys.Clock()
+		before, err := o.calls.Stat(dir, true)
+		if err != nil {
+			return true
+		}
+		first, err1 := o.calls.StatAt(dir, name, true)
+		second, err2 := o.calls.StatAt(dir, name, true)
+		after, err3 := o.calls.Stat(dir, true)
+		kind, err4 := o.calls.Kind(dir, &before.Seen)
+		if errors.Join(err1, err2, err3, err4) != nil || sameFile(&first.Seen, &second.Seen) ||
+			before.Mtime != after.Mtime || before.Ctime != after.Ctime || !settled(&before.Seen, clock, kind) {
+			return true
+		}
+	}
+	return false
 }
 
 // Lstat returns the State of name without following a final link, to ask later whether a file read before has changed since.
-func Lstat(name string) (_ State, err error) {
+func Lstat(name string) (State, error) {
+	return newOp(nil).lstat(name)
+}
+
+// lstat is Lstat as one operation.
+func (o *op) lstat(name string) (_ State, err error) {
+	defer o.finish()
 	if err := fsys.Supported(); err != nil {
 		return State{}, newPathError("lstat", name, err)
 	}
@@ -637,8 +693,6 @@ func Lstat(name string) (_ State, err error) {
 	if err != nil {
 		return State{}, newPathError("lstat", name, err)
 	}
-	o := newOp(nil)
-	defer o.finish()
 	dir, err := o.calls.PinPath(dirName)
 	if err != nil {
 		return State{}, newPathError("lstat", name, err)

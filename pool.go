@@ -21,6 +21,14 @@ type task struct {
 	kind   *fsys.Kind // of a young entry
 }
 
+// node is the entry that a task of one entry is for.
+func (k *task) node() *node {
+	if k.hi > 0 {
+		return &k.dir.kids[k.lo]
+	}
+	return k.dir.node()
+}
+
 // pool runs tasks on all workers, the newest first: that walks a tree depth first, so that few directories are open.
 type pool struct {
 	work  func(*worker, task) error

@@ -3,6 +3,7 @@
 package snapshot
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -13,13 +14,16 @@ import (
 	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
+	"holdstill.example/snapshot/internal/quote"
 )
 
 const (
 	stagingPrefix = ".holdstill-"
 	stagingLock   = "lock" // in the staging directory, not beside it: who is led to another directory finds another lock
 	stagingTree   = "tree"
+	stagingFence  = "fence"
 	stagingMagic  = "holdstill staging 1\n"
+	detachedMagic = "holdstill detached 1\n" // what is to outlive its process, so that no sweep takes it
 )
 
 // staging is a private directory beside the destination in which a copy grows until it is whole. It is held open, and its
@@ -31,7 +35,8 @@ type staging struct {
 	name   string
 	dir    fsys.Handle
 	seen   fsys.Seen
-	lock   fsys.Handle
+	lock   fsys.Handle // shared by all who use the directory; a sweep asks for it alone
+	fence  fsys.Handle // open as long as anything can be open for writing, see drain
 	umask  fs.FileMode // what the system takes from the mode of a new file here
 	lost   bool        // the name is another directory, which is not ours to touch
 }
@@ -68,17 +73,21 @@ func (o *op) openParent(dst string) (parent fsys.Handle, dir, base string, err e
 	return parent, dir, base, nil
 }
 
+// stagingAt is a staging directory of which nothing is open yet.
+func (o *op) stagingAt(parent fsys.Handle, path, name string) *staging {
+	return &staging{
+		op: o, parent: parent, path: path, name: name,
+		dir: fsys.NoHandle, lock: fsys.NoHandle, fence: fsys.NoHandle,
+	}
+}
+
 // stagingTries is arbitrary: a try fails only when a sweep removed the directory while it was still empty.
 const stagingTries = 16
 
 // newStaging makes a staging directory in parent, which stays the caller's.
 func (o *op) newStaging(parent fsys.Handle, path string) (*staging, error) {
 	for range stagingTries {
-		s := &staging{
-			op: o, parent: parent, path: path,
-			name: stagingPrefix + strings.ToLower(rand.Text()),
-			dir:  fsys.NoHandle, lock: fsys.NoHandle,
-		}
+		s := o.stagingAt(parent, path, stagingPrefix+strings.ToLower(rand.Text()))
 		if err := o.calls.Mkdir(parent, s.name, 0o700); err != nil {
 			return nil, newPathError("mkdir", s.where(), err)
 		}
@@ -106,7 +115,7 @@ func (s *staging) init() (err error) {
 	if s.lock, err = c.Create(s.dir, stagingLock, 0o777); err != nil {
 		return s.swept("create", err)
 	}
-	if err := c.Lock(s.lock); err != nil {
+	if err := c.LockShared(s.lock); err != nil {
 		return s.swept("lock", err)
 	}
 	st, err := c.Stat(s.lock, false)
@@ -132,7 +141,44 @@ func (s *staging) init() (err error) {
 	if err != nil {
 		return s.swept("stat", err)
 	}
+	if s.fence, err = c.Create(s.dir, stagingFence, 0o600); err != nil {
+		return newPathError("create", s.where(), err)
+	}
 	return nil
+}
+
+// drain waits, at most Options.Stall, until no fork of this process has a descriptor any more through which something in the
+// directory can be written: exec would answer ETXTBSY (golang.org/issue/22315). Whoever forked while one was open has the fence,
+// too, until the exec, and with it the lock of its description.
+func (s *staging) drain(ctx context.Context) error {
+	path := filepath.Join(s.where(), stagingFence)
+	again, err := s.op.calls.OpenFile(s.dir, stagingFence)
+	if err == nil {
+		s.fence, err = s.op.drain(ctx, s.fence, again)
+	}
+	if err == nil {
+		err = s.op.calls.Unlink(s.dir, stagingFence)
+	}
+	s.op.release(s.fence)
+	s.fence = fsys.NoHandle
+	return orPathErrorOnce("publish", path, err)
+}
+
+// drain closes h and waits until nobody has its description. It returns again, which is the same file, open for reading.
+func (o *op) drain(ctx context.Context, h, again fsys.Handle) (fsys.Handle, error) {
+	err := o.calls.LockShared(h)
+	o.release(h)
+	for pause, waited := 50*time.Microsecond, time.Duration(0); err == nil; pause *= 2 {
+		if err = o.calls.Lock(again); !fsys.IsLocked(err) {
+			break
+		}
+		if waited += pause; waited > o.opts.Stall {
+			return again, fmt.Errorf("%w: a fork of this process that never called exec still has it open for writing", ErrBusy)
+		}
+		sleep(ctx, pause)
+		err = context.Cause(ctx)
+	}
+	return again, err
 }
 
 // adopt opens the directory that was just made. Where others may write the parent it can have been exchanged for one that is
@@ -173,9 +219,10 @@ func (s *staging) exchanged() error {
 
 // release closes the staging directory and gives up its lock.
 func (s *staging) release() {
+	s.op.release(s.fence)
 	s.op.release(s.lock)
 	s.op.release(s.dir)
-	s.lock, s.dir = fsys.NoHandle, fsys.NoHandle
+	s.fence, s.lock, s.dir = fsys.NoHandle, fsys.NoHandle, fsys.NoHandle
 }
 
 // swept tells a directory that a sweep took, or is about to, from a failure.
@@ -289,11 +336,21 @@ func (s *staging) discard() (err error) {
 		}
 	}()
 	o := s.op
+	o.release(s.fence) // FUSE and NFS keep a name for what is open
+	s.fence = fsys.NoHandle
 	if s.lost {
-		return nil
+		if s.lock == fsys.NoHandle {
+			return nil
+		}
+		return ignoreMissing(o.calls.Unlink(s.dir, stagingLock)) // wherever the directory is now, this is ours
 	}
 	if s.dir == fsys.NoHandle { // never opened, or nothing was put in
 		return ignoreMissing(o.calls.Rmdir(s.parent, s.name))
+	}
+	if st, err := o.calls.Stat(s.dir, false); err == nil && st.Mode&0o700 != 0o700 { // sealed
+		if err := o.calls.Chmod(s.dir, 0o700); err != nil {
+			return err
+		}
 	}
 	// A directory that a sweep has removed meanwhile cannot even be listed.
 	if err := ignoreMissing(o.empty(s.dir, &s.seen, stagingLock)); err != nil {
@@ -344,6 +401,22 @@ func ignoreMissing(err error) error {
 // exposed reports whether others may rename what is published in the directory that st shows.
 func exposed(st *fsys.Stat) bool {
 	return st.Mode&fs.ModeSticky == 0 && st.Mode&0o022 != 0 || st.UID != fsys.Euid() && st.UID != 0
+}
+
+// trustParent refuses a directory in which others can rename our entries.
+func (o *op) trustParent(h fsys.Handle, path string) error {
+	st, err := o.calls.Stat(h, false)
+	if err != nil {
+		return newPathError("stat", path, err)
+	}
+	if !exposed(&st) {
+		return nil
+	}
+	fix := "chmod go-w " + quote.Shell(path)
+	if st.UID != fsys.Euid() && st.UID != 0 {
+		fix = fmt.Sprintf("chown %d %s && %s", fsys.Euid(), quote.Shell(path), fix)
+	}
+	return &TrustError{Path: path, Owner: fmt.Sprint(st.UID), Mode: st.Mode, Fix: fix}
 }
 
 // publication is one file on its way to its name: without a name where the file system can, else in a staging directory.

@@ -40,7 +40,7 @@ func TestExchangedStagingDirectoryIsNotEmptied(t *testing.T) {
 		"a link to a directory":            {"home/precious=x", "victim => ../home"},
 		"a file":                           {"victim=precious"},
 	} {
-		for _, at := range []string{"OpenDir", "Create", "Lock", "RenameNoReplace", "Rmdir"} {
+		for _, at := range []string{"OpenDir", "Create", "LockShared", "RenameNoReplace", "Rmdir"} {
 			for what, f := range map[string]verb{"CopyDir": copyOf, "CopyFile": copyFileOf} {
 				t.Run(what+", "+name+", at "+at, func(t *testing.T) {
 					t.Parallel()

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"holdstill.example/snapshot/internal/fstest"
-	"holdstill.example/snapshot/internal/fsys"
 )
 
 // sweepOne sweeps the staging directory name of parent with a hook on its calls, which Sweep itself does not take.
@@ -24,7 +23,7 @@ func sweepOne(t *testing.T, parent, name string, at func(call, name string) erro
 	dir, err := o.calls.OpenRoot(parent)
 	require.NoError(t, err)
 	o.calls.At = at
-	s := &staging{op: o, parent: dir, path: parent, name: name, dir: fsys.NoHandle, lock: fsys.NoHandle}
+	s := o.stagingAt(dir, parent, name)
 	gone, err = s.sweep()
 	o.release(dir)
 	assert.Zero(t, o.calls.Open(), "open handles")
@@ -35,7 +34,7 @@ func sweepOne(t *testing.T, parent, name string, at func(call, name string) erro
 // has put into a directory that it then still has stays.
 func TestSweepAndOwnerMeet(t *testing.T) {
 	t.Parallel()
-	for _, stop := range []string{"OpenDir", "Create", "Lock", "Chmod", "Write"} {
+	for _, stop := range []string{"OpenDir", "Create", "LockShared", "Chmod", "Write"} {
 		for step := 1; ; step++ {
 			parent := fstest.TempDir(t)
 			owner := newOp(nil)
@@ -72,7 +71,7 @@ func TestSweepAndOwnerMeet(t *testing.T) {
 				close(goOn)
 				s = <-filled
 			}
-			assert.Equal(t, []string{"lock", "precious"}, namesOf(t, s.where()), "%s, step %d", stop, step)
+			assert.Equal(t, []string{"fence", "lock", "precious"}, namesOf(t, s.where()), "%s, step %d", stop, step)
 			assert.NoError(t, s.discard())
 			owner.release(dir)
 			owner.finish()

@@ -492,7 +492,7 @@ func TestRootAwayForAMoment(t *testing.T) {
 		require.True(t, ok, "%v", err)
 		assert.Equal(t, snapshot.Vanished, change.Reason)
 		assert.Equal(t, s.src, change.Path)
-		assert.Equal(t, 1, change.Attempts)
+		assert.Equal(t, attempts, change.Attempts)
 		assert.True(t, snapshot.Retryable(err), "%v", err)
 	}
 }

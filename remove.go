@@ -42,20 +42,41 @@ func (o *op) empty(dir fsys.Handle, seen *fsys.Seen, keep string) error {
 
 // removeTree removes the directory name of dir, a directory of our own, and all in it.
 func (o *op) removeTree(dir fsys.Handle, name string) error {
-	h, err := o.calls.OpenDir(dir, name)
+	st, err := o.calls.StatAt(dir, name, false)
 	if err != nil {
 		return err
 	}
-	st, err := o.calls.Stat(h, false)
-	if err == nil {
-		err = o.empty(h, &st.Seen, "")
+	h, err := o.openSame(dir, name, &st.Seen)
+	if err != nil {
+		return err
 	}
+	err = o.empty(h, &st.Seen, "")
 	o.release(h)
 	if err != nil {
 		return err
 	}
 	return o.calls.Rmdir(dir, name)
 }
+
+// openSame opens the directory name of dir that seen shows: one that was exchanged since is not ours to empty.
+func (o *op) openSame(dir fsys.Handle, name string, seen *fsys.Seen) (fsys.Handle, error) {
+	h, err := o.calls.OpenDir(dir, name)
+	if err != nil {
+		return fsys.NoHandle, err
+	}
+	st, err := o.calls.Stat(h, false)
+	if err == nil && !sameFile(&st.Seen, seen) {
+		err = newPathError("remove", name, errExchanged)
+	}
+	if err != nil {
+		o.release(h)
+		return fsys.NoHandle, err
+	}
+	return h, nil
+}
+
+// errExchanged: somebody put another directory in the place of one of ours.
+var errExchanged = errors.New("another directory has the name")
 
 func (r *remover) emptyDir(dir fsys.Handle, keep string, depth int) error {
 	if err := r.calls.Rewind(dir); err != nil {
@@ -107,7 +128,7 @@ func (r *remover) removeDir(parent fsys.Handle, name string, seen *fsys.Seen, de
 		r.moved++
 		return r.calls.Rename(parent, name, r.top, r.deep+strconv.Itoa(r.moved))
 	}
-	dir, err := r.calls.OpenDir(parent, name)
+	dir, err := r.openSame(parent, name, seen)
 	if err != nil {
 		return ignoreMissing(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 	"unicode/utf8"
+
+	"holdstill.example/snapshot/internal/fsys"
 )
 
 // Instant says what one look at a whole tree proves.
@@ -182,7 +184,7 @@ func (t *tree) report(rounds int) (*Report, error) {
 		r.Patterns = t.opts.Exclude.Patterns()
 	}
 	b := newManifestBuilder()
-	if err := t.reportEntry(r, b, nil, -1, "."); err != nil {
+	if err := t.reportRoots(r, b); err != nil {
 		return nil, err
 	}
 	m, err := b.finish()
@@ -193,8 +195,24 @@ func (t *tree) report(rounds int) (*Report, error) {
 	return r, nil
 }
 
+func (t *tree) reportRoots(r *Report, b *manifestBuilder) error {
+	if t.whole {
+		return t.reportEntry(r, b, t.top, 0, ".")
+	}
+	if err := b.add(Entry{Path: ".", Mode: fs.ModeDir | topMode}); err != nil {
+		return newPathError("manifest", t.path, err)
+	}
+	r.Dirs++
+	for i := range t.top.kids {
+		if err := t.reportEntry(r, b, t.top, i, t.top.kids[i].name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path string) error {
-	n := t.entry(d, i)
+	n := &d.kids[i]
 	if n.is(skipped) {
 		r.Skipped = append(r.Skipped, t.leftOut(n, path))
 		return nil
@@ -206,7 +224,7 @@ func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path st
 	if err := b.add(e); err != nil {
 		return newPathError("manifest", t.place(d, i), err)
 	}
-	t.tally(r, n, e, d)
+	t.tally(r, n, e, t.kindOf(d, i))
 	if n.sub == nil {
 		return nil
 	}
@@ -227,6 +245,8 @@ var errUncopied = errors.New("the entry was not copied")
 
 func (t *tree) manifestEntry(n *node, path string) Entry {
 	switch {
+	case n.link != nil && t.staging == nil: // a scan records what is there
+		return Entry{Path: path, Mode: fs.ModeSymlink | 0o777, Link: n.link.text}
 	case n.link != nil:
 		return Entry{Path: path, Mode: fs.ModeSymlink | 0o777, Link: n.link.copy}
 	case n.sub != nil && t.staging != nil:
@@ -253,7 +273,7 @@ func (t *tree) leftOut(n *node, path string) Skipped {
 }
 
 // tally counts one entry of the copy, and what its proof is worth for the instant.
-func (t *tree) tally(r *Report, n *node, e Entry, d *dir) {
+func (t *tree) tally(r *Report, n *node, e Entry, kind *fsys.Kind) {
 	special := n.seen.Mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0
 	if special && n.link == nil {
 		r.SpecialModes++
@@ -280,7 +300,7 @@ func (t *tree) tally(r *Report, n *node, e Entry, d *dir) {
 	r.Evidence[n.level]++
 	if r.Weakest.Evidence == 0 || n.level < r.Weakest.Evidence {
 		r.Weakest = Proof{
-			Entry: e, State: stateOf(&n.seen), Evidence: n.level, Because: n.why.text(d.kind), Attempts: r.Rounds,
+			Entry: e, State: stateOf(&n.seen), Evidence: n.level, Because: n.why.text(kind), Attempts: r.Rounds,
 		}
 	}
 }

@@ -6,16 +6,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
-	"holdstill.example/snapshot/internal/quote"
 )
 
 // CopyDir copies the tree at src (followed if it is a link) to dst, which must not exist ([fs.ErrExist]) and appears only
@@ -25,7 +19,7 @@ import (
 // Errors are [ErrChanged], [ErrBusy], [ErrEvidence], [ErrNotRegular], [ErrEscapes], [ErrSpecialMode], [ErrLimit],
 // [ErrUntrusted], and those of the system; nothing is left behind then, or [ErrLeftover] says what.
 func CopyDir(ctx context.Context, dst, src string, opts *Options) (*Report, error) {
-	t, err := newTree(ctx, "copy", src, opts)
+	t, err := newWholeTree(ctx, "copy", src, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +47,11 @@ func (t *tree) copyTo(dst string) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.staging.discard()) }()
-	defer func() { t.release(t.out) }()
-	if err := t.makeTop(); err != nil {
+	t.top.out, t.volume = t.staging.dir, t.staging.seen.Volume
+	if report, err = t.take(); err != nil {
 		return nil, err
 	}
-	if report, err = t.take(); err != nil {
+	if err := t.staging.drain(t.ctx); err != nil {
 		return nil, err
 	}
 	st, err := t.calls.Stat(parent, false)
@@ -75,7 +69,7 @@ func (t *tree) copyTo(dst string) (report *Report, err error) {
 // Scan reads the tree at src as [CopyDir] does and writes nothing: a baseline for Checkpoint, or a dry run.
 // Its manifest has the permission bits and the link texts of the source.
 func Scan(ctx context.Context, src string, opts *Options) (*Report, error) {
-	t, err := newTree(ctx, "scan", src, opts)
+	t, err := newWholeTree(ctx, "scan", src, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -95,166 +89,65 @@ func (t *tree) scan() (report *Report, err error) {
 	return report, nil
 }
 
-// newTree opens the root: the one time that its path is looked up, but for the collect.
-func newTree(ctx context.Context, verb, src string, opts *Options) (_ *tree, err error) {
+// newTree prepares the reading of a tree; path is for messages until its roots are admitted.
+func newTree(ctx context.Context, verb, path string, opts *Options) (*tree, error) {
 	if err := opts.check(verb); err != nil {
 		return nil, err
 	}
 	if err := fsys.Supported(); err != nil {
-		return nil, newPathError(verb, src, err)
+		return nil, newPathError(verb, path, err)
 	}
-	if err := canceled(ctx, verb, src); err != nil {
+	if err := canceled(ctx, verb, path); err != nil {
 		return nil, err
 	}
-	t := &tree{
-		op: newOp(opts), ctx: ctx, verb: verb, path: src, out: fsys.NoHandle,
-		started: time.Now(),
-	}
+	t := &tree{op: newOp(opts), ctx: ctx, verb: verb, path: path, started: time.Now()}
 	t.handles.limit = max(fsys.OpenLimit()/4, 8)
 	for range min(t.opts.Workers, max(t.handles.limit/4, 1)) {
 		r := newReader(t.op)
 		r.ctimeLater = !t.opts.PerFile
 		t.workers = append(t.workers, &worker{tree: t, reader: r})
 	}
-	if err := t.openRoot(); err != nil {
-		t.finish()
-		return nil, err
-	}
 	return t, nil
 }
 
-func (t *tree) openRoot() (err error) {
-	if strings.ContainsRune(t.path, 0) {
-		return newPathError("open", t.path, fs.ErrInvalid)
-	}
-	h, err := t.calls.OpenRoot(t.path)
+// newWholeTree is newTree of one directory, whose copy is the whole of what is made.
+func newWholeTree(ctx context.Context, verb, path string, opts *Options) (*tree, error) {
+	t, err := newTree(ctx, verb, path, opts)
 	if err != nil {
-		return newPathError("open", t.path, err)
+		return nil, err
 	}
-	src, err := t.lookAt(h, t.path)
-	if err == nil && src.kind.Pseudo {
-		err = newPathError("open", t.path, fmt.Errorf("%w: %s is no file system for files", ErrNotRegular, src.kind.Name))
+	t.whole = true
+	if err := t.admit(newRoot(stagingTree, path)); err != nil {
+		t.end()
+		return nil, err
 	}
-	if err != nil {
-		t.release(h)
-		return err
-	}
-	t.root = &dir{index: -1, in: h, out: t.out, kind: src.kind, users: 1, placed: true}
-	t.top = node{seen: src.stat.Seen, sub: t.root, flags: counted}
-	t.entries.Store(1)
-	t.places, err = t.findPlaces()
-	if err != nil {
-		t.release(h)
-		return err
-	}
-	return nil
-}
-
-// findPlaces returns the absolute paths by which links may name the root: its path with all links resolved, and as it was
-// given. They are found before anything is read, and count only if they lead to the held root: a path that is exchanged later
-// must not make a stranger's file one of ours.
-func (t *tree) findPlaces() ([][]string, error) {
-	given := t.path
-	if !filepath.IsAbs(given) {
-		cwd, err := os.Getwd()
-		if err != nil {
-			return nil, nil // then no absolute path is known
-		}
-		given = cwd + string(filepath.Separator) + given // not Join, which would take "link/.." for nothing
-	}
-	candidates := []string{given}
-	if real, err := filepath.EvalSymlinks(given); err == nil {
-		candidates = []string{real, given}
-	}
-	var places [][]string
-	for _, path := range candidates {
-		place := components(path)
-		is, err := t.isRoot(path)
-		if err != nil && !fsys.IsGone(err) {
-			return nil, newPathError("open", path, err)
-		}
-		if is && !slices.Contains(place, "..") {
-			places = append(places, place)
-		}
-	}
-	return places, nil
+	return t, nil
 }
 
 // end closes what the walk held, whatever happened, also if the last report of progress panics.
 func (t *tree) end() {
 	defer t.finish()
 	t.shutAll()
-	t.release(t.root.in)
+	t.closeRoots()
 	t.progress.end()
 }
 
-// refuseInside refuses a destination inside the source before anything is written. What a bind mount hides from it is found
-// by the walk, which meets the staging directory.
-func (t *tree) refuseInside(dir, dst string) error {
-	real, err := filepath.Abs(dir)
-	if err == nil {
-		real, err = filepath.EvalSymlinks(real)
-	}
-	if err != nil {
-		return newPathError("create", dst, err)
-	}
-	for {
-		inside, err := t.isRoot(real)
-		switch {
-		case err != nil:
-			return newPathError("open", real, err)
-		case inside:
-			return newPathError("create", dst, fmt.Errorf("%w: the destination lies inside the source %s", ErrEscapes, quote.Name(t.path)))
-		case real == filepath.Dir(real):
-			return nil
-		}
-		real = filepath.Dir(real)
-	}
-}
-
-func (t *tree) isRoot(path string) (is bool, err error) {
-	pin, err := t.calls.PinPath(path)
-	if errors.Is(err, fs.ErrPermission) { // then it is not the root, which was opened
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	st, err := t.calls.Stat(pin, false)
-	t.release(pin)
-	return sameInode(&t.top.seen, &st.Seen), err
-}
-
-// take copies and collects until a round shows no drift, then decides about links, seals and reports.
+// take proves the tree, then decides about links, seals and reports.
 func (t *tree) take() (*Report, error) {
-	dirs := []*dir{t.root}
-	rounds := 1
-	for ; ; rounds++ {
-		t.progress.newRound()
-		if err := t.round(dirs); err != nil {
-			return nil, err
-		}
-		drifts := t.drifts
-		if len(drifts) == 0 {
-			break
-		}
-		if rounds >= t.opts.Attempts {
-			return nil, t.driftFailed(drifts, rounds)
-		}
-		var err error
-		if dirs, err = t.prepare(drifts, rounds); err != nil {
-			return nil, err
-		}
+	rounds, err := t.prove()
+	if err != nil {
+		return nil, err
 	}
-	t.phase("proven")
-	t.prune(t.root)
-	if err := (&resolver{t}).settle(t.root); err != nil {
+	if err := t.addAliases(); err != nil {
+		return nil, err
+	}
+	if err := (&resolver{t}).settle(t.top); err != nil {
 		return nil, err
 	}
 	if t.staging != nil {
 		t.shutAll()
 		t.sealing = true
-		if err := t.seal(t.root); err != nil {
+		if err := t.sealRoots(); err != nil {
 			return nil, err
 		}
 	}
@@ -263,6 +156,30 @@ func (t *tree) take() (*Report, error) {
 		t.phase("reported")
 	}
 	return report, err
+}
+
+// prove copies and collects until a round shows no drift, and returns how many there were.
+func (t *tree) prove() (rounds int, err error) {
+	dirs := []*dir{t.top}
+	for rounds = 1; ; rounds++ {
+		t.progress.newRound()
+		if err := t.round(dirs); err != nil {
+			return rounds, err
+		}
+		drifts := t.drifts
+		if len(drifts) == 0 {
+			break
+		}
+		if rounds >= t.opts.Attempts {
+			return rounds, t.driftFailed(drifts, rounds)
+		}
+		if dirs, err = t.prepare(drifts); err != nil {
+			return rounds, err
+		}
+	}
+	t.phase("proven")
+	t.prune(t.top)
+	return rounds, nil
 }
 
 // round is copy, join, collect, and the window for suspects.
@@ -293,9 +210,16 @@ func (t *tree) driftFailed(drifts []driftAt, rounds int) error {
 	if at.err != nil && errors.Is(at.err, ErrBusy) {
 		return at.err
 	}
+	if at.reason == Replaced && at.dir != t.top && t.enter(at.dir) == nil {
+		holds := t.identitiesHold(at.dir.in, at.dir.kids[at.index].name)
+		t.leave(at.dir)
+		if !holds {
+			return newPathError(t.verb, t.place(at.dir, at.index), errUnstable)
+		}
+	}
 	e := &ChangeError{
 		Path: t.place(at.dir, at.index), Reason: at.reason,
-		Before: stateOf(&t.entry(at.dir, at.index).seen), After: stateOf(&at.after),
+		Before: stateOf(&at.dir.kids[at.index].seen), After: stateOf(&at.after),
 		Attempts: rounds, More: len(drifts) - 1, Err: ErrChangedDuringSnapshot,
 	}
 	if seen, ok := errors.AsType[*ChangeError](at.err); ok {
@@ -305,7 +229,8 @@ func (t *tree) driftFailed(drifts []driftAt, rounds int) error {
 }
 
 func (t *tree) rank(at driftAt) int {
-	if t.entry(at.dir, at.index).sub != nil {
+	// That a directory was modified is told better by what changed in it.
+	if at.dir.kids[at.index].sub != nil && (at.reason == Modified || at.reason == MetadataOnly) {
 		return 1
 	}
 	return 0
@@ -313,28 +238,26 @@ func (t *tree) rank(at driftAt) int {
 
 // prepare marks what the next round copies. What may drop a subtree is done now, from the top down, since in the round
 // itself others may be at work in it: directories that were replaced go, and those that were only modified are listed again.
-func (t *tree) prepare(drifts []driftAt, rounds int) ([]*dir, error) {
-	slices.SortStableFunc(drifts, func(a, b driftAt) int { return cmp.Compare(a.depth(), b.depth()) })
+func (t *tree) prepare(drifts []driftAt) ([]*dir, error) {
+	slices.SortStableFunc(drifts, func(a, b driftAt) int { return cmp.Compare(a.dir.depth, b.dir.depth) })
 	t.waited = 0
 	var list, again []*dir
 	for _, at := range drifts {
-		if at.dir != nil && at.dir.gone {
+		if at.dir.gone {
 			continue
 		}
-		n := t.entry(at.dir, at.index)
+		n := &at.dir.kids[at.index]
 		switch moved := at.reason == Modified || at.reason == MetadataOnly; {
 		case n.sub != nil && moved:
 			n.sub.relist = true
 			again = append(again, n.sub)
 			continue
-		case at.index < 0:
-			return t.restart(rounds)
-		case at.reason == Vanished:
+		case at.reason == Vanished && at.dir != t.top:
 			at.dir.relist = true
 			again = append(again, at.dir)
 		}
 		if lost, err := t.recopy(at.dir, n); err != nil || lost {
-			return t.restartAfter(err, rounds)
+			return t.restart(err)
 		}
 		list = append(list, at.dir)
 	}
@@ -349,12 +272,10 @@ func (t *tree) prepare(drifts []driftAt, rounds int) ([]*dir, error) {
 			continue
 		case t.soft(d.parent, d.index, err) != nil:
 			return nil, err
-		case d.parent == nil:
-			return t.restart(rounds)
 		}
 		// It does not hold still for a listing: it is copied anew, as a whole.
-		if lost, err := t.recopy(d.parent, t.node(d)); err != nil || lost {
-			return t.restartAfter(err, rounds)
+		if lost, err := t.recopy(d.parent, d.node()); err != nil || lost {
+			return t.restart(err)
 		}
 		list = append(list, d.parent)
 	}
@@ -364,13 +285,6 @@ func (t *tree) prepare(drifts []driftAt, rounds int) ([]*dir, error) {
 		seen[d] = true
 		return twice || d.gone
 	}), nil
-}
-
-func (at *driftAt) depth() int {
-	if at.dir == nil {
-		return -1
-	}
-	return at.dir.depth
 }
 
 // recopy drops what was copied of an entry and marks it for the next round. It reports true if the way to the entry drifts
@@ -393,11 +307,15 @@ func (t *tree) recopy(d *dir, n *node) (lost bool, err error) {
 	return false, nil
 }
 
-func (t *tree) restartAfter(err error, rounds int) ([]*dir, error) {
-	if err != nil {
-		return nil, err
+// restart begins anew with every root, unless there was an error.
+func (t *tree) restart(err error) ([]*dir, error) {
+	for i := range t.top.kids {
+		if err != nil {
+			return nil, err
+		}
+		_, err = t.recopy(t.top, &t.top.kids[i])
 	}
-	return t.restart(rounds)
+	return []*dir{t.top}, err
 }
 
 // listAgain lists a directory that drifted; if it is young it is worth a wait of its own.
@@ -407,44 +325,11 @@ func (t *tree) listAgain(d *dir) error {
 	defer t.done(d)
 	later, err := w.listDir(d, false)
 	for later {
-		ok, e := t.settle(t.ctx, &t.node(d).seen, d.kind, t.placeDir(d))
+		ok, e := t.settle(t.ctx, &d.node().seen, d.kind, t.placeDir(d))
 		if e != nil {
 			return e
 		}
 		later, err = w.listDir(d, !ok)
 	}
 	return err
-}
-
-// restart begins anew with what the root's path names now.
-func (t *tree) restart(rounds int) ([]*dir, error) {
-	before := t.top.seen
-	t.handles.mu.Lock()
-	t.workers[0].forget(t.root)
-	t.handles.mu.Unlock()
-	t.shutAll()
-	var err error
-	t.release(t.root.in)
-	t.root.in = fsys.NoHandle
-	if err != nil {
-		return nil, newPathError("close", t.path, err)
-	}
-	t.bytes.Store(0)
-	if t.staging != nil {
-		st, err := t.calls.Stat(t.out, false)
-		if err == nil {
-			err = t.empty(t.out, &st.Seen, "")
-		}
-		if err != nil {
-			return nil, newPathError("remove", t.staging.where(), err)
-		}
-	}
-	err = t.openRoot()
-	switch {
-	case fsys.IsGone(err): // installers put a new directory in the place of the old one with two renames
-		return nil, &ChangeError{Path: t.path, Reason: Vanished, Before: stateOf(&before), Attempts: rounds, Err: ErrChangedDuringSnapshot}
-	case err != nil:
-		return nil, err
-	}
-	return []*dir{t.root}, nil
 }

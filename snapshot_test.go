@@ -253,7 +253,7 @@ func TestScanWritesNothing(t *testing.T) {
 		written := map[string]bool{}
 		for _, call := range []string{
 			"Create", "CreateNameless", "Mkdir", "Write", "Symlink", "Link", "LinkNameless", "Rename", "RenameNoReplace", "Unlink",
-			"Rmdir", "Chmod", "ChmodAt", "SetMtime", "SetMtimeAt", "Truncate", "Allocate", "Clone", "Lock",
+			"Rmdir", "Chmod", "ChmodAt", "SetMtime", "SetMtimeAt", "Truncate", "Allocate", "Clone", "LockShared",
 		} {
 			written[call] = true
 		}

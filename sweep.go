@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"holdstill.example/snapshot/internal/fsys"
-	"holdstill.example/snapshot/internal/quote"
 )
 
 // Sweep removes what crashed calls of this user left in parent, and nothing in use: what [CopyDir] and [CopyFile] leave when
@@ -22,23 +21,19 @@ func Sweep(ctx context.Context, parent string) (removed []string, err error) {
 	if err := fsys.Supported(); err != nil {
 		return nil, newPathError("sweep", parent, err)
 	}
-	o := newOp(nil)
+	return newOp(nil).sweep(ctx, parent)
+}
+
+// sweep is Sweep as one operation.
+func (o *op) sweep(ctx context.Context, parent string) (removed []string, err error) {
 	defer o.finish()
 	dir, err := o.calls.OpenRoot(parent)
 	if err != nil {
 		return nil, newPathError("sweep", parent, err)
 	}
 	defer o.release(dir)
-	st, err := o.calls.Stat(dir, false)
-	if err != nil {
-		return nil, newPathError("sweep", parent, err)
-	}
-	if exposed(&st) {
-		fix := "chmod go-w " + quote.Shell(parent)
-		if st.UID != fsys.Euid() && st.UID != 0 {
-			fix = fmt.Sprintf("chown %d %s && %s", fsys.Euid(), quote.Shell(parent), fix)
-		}
-		return nil, &TrustError{Path: parent, Owner: fmt.Sprint(st.UID), Mode: st.Mode, Fix: fix}
+	if err := o.trustParent(dir, parent); err != nil {
+		return nil, err
 	}
 	var names []string
 	err = o.calls.List(dir, make([]byte, fsys.ListBufferSize), func(name string) error {
@@ -56,7 +51,7 @@ func Sweep(ctx context.Context, parent string) (removed []string, err error) {
 		if err := canceled(ctx, "sweep", parent); err != nil {
 			return removed, errors.Join(append(failed, err)...)
 		}
-		s := &staging{op: o, parent: dir, path: parent, name: name, dir: fsys.NoHandle, lock: fsys.NoHandle}
+		s := o.stagingAt(dir, parent, name)
 		gone, err := s.sweep()
 		if gone {
 			removed = append(removed, filepath.Join(parent, name))
@@ -86,7 +81,7 @@ func (s *staging) sweep() (gone bool, err error) {
 	st, err := c.Stat(s.dir, false)
 	s.seen = st.Seen
 	claim := nothing
-	if err == nil && st.UID == fsys.Euid() && st.Mode.Perm() == 0o700 {
+	if mode := st.Mode.Perm(); err == nil && st.UID == fsys.Euid() && (mode == 0o700 || mode == sealedMode) {
 		claim = s.claim()
 	}
 	if named, err := s.named(); err != nil || !named {
@@ -118,18 +113,10 @@ const (
 // Whatever cannot be seen clearly is left alone.
 func (s *staging) claim() claim {
 	c := s.op.calls
-	before, err := c.StatAt(s.dir, stagingLock, false)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := c.StatAt(s.dir, stagingLock, false); errors.Is(err, fs.ErrNotExist) {
 		return s.claimIf(emptied, "")
 	}
-	if err != nil || !before.Mode.IsRegular() || before.Nlink != 1 || before.UID != fsys.Euid() {
-		return nothing
-	}
-	if s.lock, err = c.OpenFile(s.dir, stagingLock); err != nil {
-		return nothing
-	}
-	st, err := c.Stat(s.lock, false)
-	if err != nil || !sameFile(&st.Seen, &before.Seen) || c.Lock(s.lock) != nil {
+	if s.openLock() != nil || c.Lock(s.lock) != nil {
 		return nothing
 	}
 	buf := make([]byte, len(stagingMagic)+1)
@@ -143,6 +130,54 @@ func (s *staging) claim() claim {
 		return locked
 	}
 	return nothing
+}
+
+// openLock opens the lock file of a directory that somebody made before. It is not followed, and must have no other name.
+func (s *staging) openLock() error {
+	c := s.op.calls
+	before, err := c.StatAt(s.dir, stagingLock, false)
+	if err == nil && (!before.Mode.IsRegular() || before.Nlink != 1 || before.UID != fsys.Euid()) {
+		err = fmt.Errorf("%w: its lock is not a file of its own", ErrUntrusted)
+	}
+	if err != nil {
+		return err
+	}
+	if s.lock, err = c.OpenFile(s.dir, stagingLock); err != nil {
+		return err
+	}
+	st, err := c.Stat(s.lock, false)
+	if err == nil && !sameFile(&st.Seen, &before.Seen) {
+		err = fmt.Errorf("%w: its lock was exchanged", ErrUntrusted)
+	}
+	return err
+}
+
+// share takes part in the use of a directory that somebody made before.
+func (s *staging) share() error {
+	if err := s.openLock(); err != nil {
+		return err
+	}
+	err := s.op.calls.LockShared(s.lock)
+	if fsys.IsLocked(err) {
+		return fmt.Errorf("%w: somebody is removing it", ErrBusy)
+	}
+	if err != nil {
+		return err
+	}
+	named, err := s.named()
+	if err == nil && !named {
+		err = fs.ErrNotExist // it was removed meanwhile
+	}
+	return err
+}
+
+// own turns a shared lock into that of a sweep, unless somebody else is using the directory.
+func (s *staging) own() error {
+	err := s.op.calls.Lock(s.lock)
+	if fsys.IsLocked(err) {
+		return fmt.Errorf("%w: a process has it open", ErrBusy)
+	}
+	return err
 }
 
 func (s *staging) claimIf(c claim, only string) claim {

@@ -64,7 +64,7 @@ func TestKilledCopies(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	for _, at := range []string{
-		"Create", "Lock", "Write", "Symlink", "ChmodAt", "joined", "reported", "RenameNoReplace", "published", "Unlink", "Rmdir",
+		"Create", "LockShared", "Write", "Symlink", "ChmodAt", "joined", "reported", "RenameNoReplace", "published", "Unlink", "Rmdir",
 		"file:Create", "file:Read", "file:RenameNoReplace",
 	} {
 		t.Run(at, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestKilledCopies(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "here\n", line)
 			parent := filepath.Join(dir, "parent")
-			if at != "Create" && at != "file:Create" && at != "Lock" && at != "Rmdir" { // without a lock it may go at any time
+			if at != "Create" && at != "file:Create" && at != "LockShared" && at != "Rmdir" { // without a lock it may go at any time
 				assert.Empty(t, sweep(t, parent), "while it is at work")
 			}
 			require.NoError(t, cmd.Process.Kill())
@@ -194,7 +194,7 @@ func TestSweepLeavesTheLivingAlone(t *testing.T) {
 			swept = append(swept, sweep(t, dir)...)
 		}
 		switch call {
-		case "Lock": // made and not yet locked it may go: the copy makes another one
+		case "LockShared": // made and not yet locked it may go: the copy makes another one
 			locked = true
 		case "RenameNoReplace": // and then what is left is empty
 			locked = false

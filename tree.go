@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,11 +20,12 @@ type tree struct {
 	*op
 	ctx     context.Context
 	verb    string
-	root    *dir
-	top     node       // the root's own entry
-	path    string     // of the root, as given
-	places  [][]string // components of absolute paths that lead to the root
-	out     fsys.Handle
+	path    string // of the first root, for messages
+	roots   []*root
+	top     *dir // whose entries are the roots; nothing of it is in the source
+	whole   bool // the only root is the whole copy, not an entry of it
+	aliases []Alias
+	shallow bool     // contents are not read
 	staging *staging // nil if nothing is written
 	volume  uint64   // that the copy lies on
 	space   *space
@@ -73,6 +75,8 @@ type dir struct {
 	newer   *dir
 	older   *dir
 	placed  bool // it exists in the copy
+	held    bool // open to the end: a root is looked up once
+	made    bool // there is none in the source: it is on the way to an alias
 }
 
 // node is an entry of a directory.
@@ -135,52 +139,52 @@ func (n *node) set(f flags, on bool) {
 // driftAt is one entry that changed under us.
 type driftAt struct {
 	dir    *dir
-	index  int // -1 for the root itself
+	index  int
 	reason Reason
 	after  fsys.Seen
 	err    error // not nil if more is known than the reason
 }
 
-func (t *tree) entry(d *dir, i int) *node {
-	if i < 0 {
-		return &t.top
-	}
-	return &d.kids[i]
-}
-
-// node returns the entry of d.
-func (t *tree) node(d *dir) *node {
-	if d.parent == nil {
-		return &t.top
-	}
-	return &d.parent.kids[d.index]
-}
+// node returns the entry of d, which is not the top.
+func (d *dir) node() *node { return &d.parent.kids[d.index] }
 
 // pathOf returns the manifest path of an entry; it is made only for messages, filters and progress.
 func (t *tree) pathOf(d *dir, name string) string {
 	parts := []string{name}
-	for ; d.parent != nil; d = d.parent {
-		parts = append(parts, t.node(d).name)
+	for ; d != t.top && !(t.whole && d.parent == t.top); d = d.parent {
+		parts = append(parts, d.node().name)
 	}
-	for i, j := 0, len(parts)-1; i < j; i, j = i+1, j-1 {
-		parts[i], parts[j] = parts[j], parts[i]
-	}
+	slices.Reverse(parts)
 	return strings.Join(parts, "/")
 }
 
 // place returns the full path of an entry, for messages.
 func (t *tree) place(d *dir, i int) string {
-	if i < 0 || d == nil {
-		return t.path
+	if d == t.top {
+		return t.roots[i].path
 	}
-	return strings.TrimSuffix(t.path, "/") + "/" + t.pathOf(d, d.kids[i].name)
+	parts := []string{d.kids[i].name}
+	for ; d.parent != t.top; d = d.parent {
+		parts = append(parts, d.node().name)
+	}
+	parts = append(parts, strings.TrimSuffix(t.roots[d.index].path, "/"))
+	slices.Reverse(parts)
+	return strings.Join(parts, "/")
 }
 
 func (t *tree) placeDir(d *dir) string {
-	if d.parent == nil {
+	if d == t.top {
 		return t.path
 	}
 	return t.place(d.parent, d.index)
+}
+
+// rootOf returns the root's own entry, of entry i of d.
+func (t *tree) rootOf(d *dir, i int) *node {
+	for ; d != t.top; d = d.parent {
+		i = d.index
+	}
+	return &t.top.kids[i]
 }
 
 func (t *tree) drifted(d *dir, i int, reason Reason, after *fsys.Seen, err error) {
@@ -234,7 +238,10 @@ func (t *tree) enterLocked(d *dir) error {
 }
 
 func (t *tree) isShut(d *dir) bool {
-	if t.sealing {
+	switch {
+	case d == t.top:
+		return false
+	case t.sealing:
 		return d.out == fsys.NoHandle
 	}
 	return d.in == fsys.NoHandle
@@ -242,7 +249,7 @@ func (t *tree) isShut(d *dir) bool {
 
 // reenter opens d relative to its parent, which is open.
 func (t *tree) reenter(d *dir) (err error) {
-	n := t.node(d)
+	n := d.node()
 	if t.sealing { // what the source does now is of no concern any more
 		if d.out, err = t.calls.OpenDir(d.parent.out, n.name); err != nil {
 			d.out = fsys.NoHandle
@@ -298,7 +305,7 @@ func (t *tree) leaveLocked(d *dir) {
 // shut closes the handles of d, which nobody uses. A handle that was only read through, or to which nothing is written any
 // more, has no error to lose.
 func (t *tree) shut(d *dir) {
-	if d.in == fsys.NoHandle && d.out == fsys.NoHandle || d.parent == nil {
+	if d.in == fsys.NoHandle && d.out == fsys.NoHandle || d.held {
 		return
 	}
 	t.handles.unlink(d)
@@ -336,7 +343,7 @@ func (t *tree) done(d *dir) {
 	}
 }
 
-// shutAll closes every directory but the root.
+// shutAll closes every directory but the roots.
 func (t *tree) shutAll() {
 	t.handles.mu.Lock()
 	defer t.handles.mu.Unlock()
@@ -365,8 +372,8 @@ func (h *handles) use(d *dir) {
 }
 
 func (h *handles) push(d *dir) {
-	if d.parent == nil {
-		return // the root is held to the end
+	if d.held {
+		return
 	}
 	d.older, d.newer = h.newest, nil
 	if h.newest != nil {
@@ -407,7 +414,7 @@ func (e *driftError) Error() string { return e.reason.String() }
 // vanished translates an open that failed after a look: a change if the name tells of one, else a failure.
 func (t *tree) vanished(d *dir, i int, err error) error {
 	if fsys.IsGone(err) {
-		after, e := t.calls.StatAt(d.in, d.kids[i].name, d.kind.Remote)
+		after, e := t.statEntry(d, i)
 		switch {
 		case errors.Is(e, fs.ErrNotExist):
 			return &driftError{reason: Vanished, dir: d, index: i}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"holdstill.example/snapshot/internal/fsys"
+	"holdstill.example/snapshot/internal/quote"
 )
 
 // copyRound walks what is to be copied in this round: the whole tree in the first, what drifted in the others. Entries whose
@@ -33,11 +34,7 @@ func (t *tree) wakeYoung() ([]task, error) {
 	t.young = nil
 	t.mu.Unlock()
 	for i, k := range tasks {
-		n := t.node(k.dir)
-		if k.hi > 0 {
-			n = &k.dir.kids[k.lo]
-		}
-		ok, err := t.settle(t.ctx, &n.seen, k.kind, t.path)
+		ok, err := t.settle(t.ctx, &k.node().seen, k.kind, t.path)
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +77,11 @@ func (t *tree) soft(d *dir, i int, err error) error {
 		return nil
 	}
 	if fsys.IsGone(err) && !errors.Is(err, ErrNotRegular) && !errors.Is(err, errDestination) {
-		t.drifted(d, i, Vanished, nil, err)
+		reason := Vanished
+		if fsys.IsStale(err) {
+			reason = Replaced
+		}
+		t.drifted(d, i, reason, nil, err)
 		return nil
 	}
 	return err
@@ -94,17 +95,38 @@ func (t *tree) destination(verb string, d *dir, i int, err error) error {
 		return nil
 	}
 	if errors.Is(err, fs.ErrExist) {
-		err = errCollision
+		err = t.collision(d, i)
 	}
 	return newPathError(verb, t.place(d, i), fmt.Errorf("%w: %w", errDestination, err))
 }
 
-// errCollision: the copy's directory is new and ours, so a name that is there already is another spelling of this one.
-var errCollision = errors.New("another name of the same directory is this name where the destination folds case")
+// collision finds the entry that has this one's name in the copy: its directory is new and ours, so what is there already is
+// another spelling of the name.
+func (t *tree) collision(d *dir, i int) error {
+	other := "another name"
+	if st, err := t.calls.StatAt(d.out, d.kids[i].name, false); err == nil {
+		for k := range d.kids {
+			if k == i {
+				continue
+			}
+			now, err := t.calls.StatAt(d.out, d.kids[k].name, false)
+			if err == nil && sameInode(&now.Seen, &st.Seen) {
+				other = quote.Name(d.kids[k].name)
+				break
+			}
+		}
+	}
+	return fmt.Errorf("%s and this name are one where the destination folds case or spellings", other)
+}
 
 // copyDir opens a directory that its parent's batch found, lists it and hands its entries out.
 func (w *worker) copyDir(k task) error {
 	d := k.dir
+	if d == w.top {
+		defer w.done(d)
+		w.pushBatches(d)
+		return nil
+	}
 	later, err := w.listDir(d, k.last)
 	if later {
 		k.kind = d.kind
@@ -152,7 +174,7 @@ func (w *worker) listDir(d *dir, last bool) (later bool, err error) {
 		if err != nil {
 			return false, newPathError("stat", w.placeDir(d), err)
 		}
-		n := w.node(d)
+		n := d.node()
 		if !sameFile(&n.seen, &before.Seen) {
 			return false, &driftError{reason: drift(&n.seen, &before.Seen), after: before.Seen}
 		}
@@ -174,6 +196,10 @@ func (w *worker) listDir(d *dir, last bool) (later bool, err error) {
 			return false, newPathError("stat", w.placeDir(d), err)
 		}
 		if before.Seen == after.Seen || w.off(checkListing) {
+			// A rename during the listing can show a name twice, but then the State has moved.
+			if i := firstTwice(names); i >= 0 {
+				return false, newPathError("list", w.placeDir(d), fmt.Errorf("the directory lists the name %s twice: %w", quote.Name(names[i]), fs.ErrInvalid))
+			}
 			return false, w.merge(d, names)
 		}
 		if err := canceled(w.ctx, "list", w.placeDir(d)); err != nil {
@@ -194,7 +220,7 @@ func (w *worker) openForList(d *dir) error {
 		return err
 	}
 	if d.kind == nil {
-		kind, err := w.calls.Kind(d.in, &w.node(d).seen)
+		kind, err := w.calls.Kind(d.in, &d.node().seen)
 		if err != nil {
 			w.leave(d)
 			return newPathError("statfs", w.placeDir(d), err)
@@ -213,11 +239,13 @@ func (w *worker) openForList(d *dir) error {
 
 // placeCopy makes the directory in the copy; it can be written until it is sealed.
 func (w *worker) placeCopy(d *dir) error {
-	n := w.node(d)
-	if err := w.space.take(4<<10, w.placeDir(d)); err != nil {
-		return err
+	n := d.node()
+	if d.parent != w.top { // a root's room is asked for by what it holds
+		if err := w.space.take(4<<10, w.placeDir(d)); err != nil {
+			return err
+		}
+		defer w.space.wrote(4 << 10)
 	}
-	defer w.space.wrote(4 << 10)
 	if err := w.enter(d.parent); err != nil {
 		return err
 	}
@@ -274,6 +302,9 @@ func (w *worker) admit(d *dir, name string) error {
 
 // orPathErrorOnce puts a path to an error of the system, not to one that has it already.
 func orPathErrorOnce(verb, path string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if _, ok := errors.AsType[*LimitError](err); ok {
 		return err
 	}
@@ -281,6 +312,16 @@ func orPathErrorOnce(verb, path string, err error) error {
 		return err
 	}
 	return newPathError(verb, path, err)
+}
+
+// firstTwice returns the index of a name that comes again, or -1. The names are sorted.
+func firstTwice(names []string) int {
+	for i := 1; i < len(names); i++ {
+		if names[i] == names[i-1] {
+			return i
+		}
+	}
+	return -1
 }
 
 // merge takes a new listing over: entries that were there keep what is known of them, vanished ones leave the copy.
@@ -355,6 +396,9 @@ func (w *worker) forget(d *dir) {
 		}
 	}
 	d.kids, d.gone = nil, true
+	if d.held {
+		w.closeRoot(w.roots[d.index])
+	}
 	w.shut(d)
 }
 
@@ -400,6 +444,9 @@ func (w *worker) tryEntry(d *dir, i int, last bool) error {
 // copyEntry pins the name, looks, and does what its kind asks for. An entry that is too young may wait: then it returns the
 // kind of its file system.
 func (w *worker) copyEntry(d *dir, i int, last bool) (later *fsys.Kind, err error) {
+	if d == w.top {
+		return w.copyRoot(i, last)
+	}
 	n := &d.kids[i]
 	if err := w.drop(d, n); err != nil {
 		return nil, err
@@ -445,9 +492,15 @@ func (w *worker) look(d *dir, i int, pin fsys.Handle) (source, error) {
 	if err != nil {
 		return looked, newPathError("stat", w.place(d, i), err)
 	}
-	if looked.stat.Mount != w.node(d).seen.Mount {
+	if looked.stat.Mount != d.node().seen.Mount {
 		if looked.kind, err = w.calls.Kind(pin, &looked.stat.Seen); err != nil {
 			return looked, newPathError("statfs", w.place(d, i), err)
+		}
+		if looked.kind.Remote {
+			looked.clock = fsys.Clock()
+			if looked.stat, err = w.calls.Stat(pin, true); err != nil {
+				return looked, newPathError("stat", w.place(d, i), err)
+			}
 		}
 	}
 	return looked, nil
@@ -457,7 +510,7 @@ func (w *worker) copyLooked(d *dir, i int, pin fsys.Handle, looked *source, stat
 	n := &d.kids[i]
 	n.seen = looked.stat.Seen
 	n.set(future, ahead(&n.seen, looked.clock))
-	mounted := looked.stat.MountRoot || looked.stat.Mount != w.node(d).seen.Mount
+	mounted := d != w.top && (looked.stat.MountRoot || looked.stat.Mount != d.node().seen.Mount)
 	switch {
 	case mounted && !w.opts.CrossMounts && !w.off(checkMount):
 		return nil, newPathError("read", w.place(d, i), fmt.Errorf("%w: another file system is mounted there; CrossMounts enters it", ErrEscapes))
@@ -468,7 +521,7 @@ func (w *worker) copyLooked(d *dir, i int, pin fsys.Handle, looked *source, stat
 	if isYoung && !last && !looked.kind.NoChange && !n.seen.Mode.IsDir() { // a directory waits when it is listed
 		return looked.kind, nil
 	}
-	if err := w.count(d, n); err != nil {
+	if err := w.count(d, i); err != nil {
 		return nil, err
 	}
 	switch n.seen.Mode.Type() {
@@ -486,11 +539,12 @@ func (w *worker) copyLooked(d *dir, i int, pin fsys.Handle, looked *source, stat
 }
 
 // count tests the bounds on the whole tree before a byte of the entry is read.
-func (w *worker) count(d *dir, n *node) error {
+func (w *worker) count(d *dir, i int) error {
+	n := &d.kids[i]
 	n.flags |= counted
 	got := w.bytes.Add(n.weight(d))
 	if got > w.opts.Limits.MaxBytes {
-		return &LimitError{Path: strings.TrimSuffix(w.path, "/") + "/" + w.pathOf(d, n.name), Field: "MaxBytes", Limit: w.opts.Limits.MaxBytes, Got: got}
+		return &LimitError{Path: w.place(d, i), Field: "MaxBytes", Limit: w.opts.Limits.MaxBytes, Got: got}
 	}
 	return nil
 }
@@ -514,7 +568,7 @@ func (n *node) weight(d *dir) int64 {
 
 // pathLength is the length of the path of an entry below the root.
 func (d *dir) pathLength(name string) int {
-	if d.parent == nil {
+	if d.length == 0 {
 		return len(name)
 	}
 	return d.length + 1 + len(name)
@@ -604,17 +658,23 @@ func (w *worker) copyLink(d *dir, i int, pin fsys.Handle) error {
 func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err error) {
 	n := &d.kids[i]
 	path := w.place(d, i)
+	if mode := n.seen.Mode; !mode.IsRegular() && !w.off(checkType) {
+		return newPathError("read", path, fmt.Errorf("%w: %s; SkipSpecial leaves it out", ErrNotRegular, kindName(mode)))
+	}
 	if err := w.regular(looked, path); err != nil {
 		return err
 	}
-	if err := w.singleLink(looked, path); err != nil {
+	if err := w.singleLink(looked, w.rootOf(d, i), path); err != nil {
 		return err
 	}
 	mode, err := w.copyMode(n.seen.Mode, path)
 	if err != nil {
 		return err
 	}
-	src, err := w.openLooked(d, n.name, pin, looked, path)
+	if w.shallow {
+		return nil
+	}
+	src, err := w.openLooked(d, i, pin, looked, path)
 	if err != nil {
 		return err
 	}
@@ -636,17 +696,21 @@ func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err e
 	return nil
 }
 
-func (w *worker) openLooked(d *dir, name string, pin fsys.Handle, looked *source, path string) (source, error) {
-	if pin == fsys.NoHandle {
-		return w.openByName(d.in, name, path, &looked.stat.Seen)
+func (w *worker) openLooked(d *dir, i int, pin fsys.Handle, looked *source, path string) (source, error) {
+	in, name := w.nameOf(d, i)
+	switch {
+	case name == "":
+		return w.reopenHandle(in, looked, path)
+	case pin == fsys.NoHandle:
+		return w.openByName(in, name, path, &looked.stat.Seen)
 	}
-	return w.reopen(d.in, name, pin, looked, path)
+	return w.reopen(in, name, pin, looked, path)
 }
 
 // singleLink refuses a file with a second name whose owner is not the root's: a sandbox can link its host's secret into its
 // workspace, where protected_hardlinks does not forbid it.
-func (w *worker) singleLink(looked *source, path string) error {
-	if w.opts.SingleLink && looked.stat.Nlink > 1 && looked.stat.UID != w.top.seen.UID {
+func (w *worker) singleLink(looked *source, root *node, path string) error {
+	if w.opts.SingleLink && looked.stat.Nlink > 1 && looked.stat.UID != root.seen.UID {
 		return newPathError("read", path, fmt.Errorf("%w: it has another name, and another owner than the root", ErrEscapes))
 	}
 	return nil

@@ -15,17 +15,21 @@ import (
 )
 
 // checkManifest refuses, before any work, a manifest that could not be written after it. An empty name is none.
-func checkManifest(name, dst string) error {
+// In SRC it would make the source another one than it records.
+func checkManifest(name, src, dst string) error {
 	if name == "" {
 		return nil
 	}
-	if dst != "" {
-		inside, err := within(name, dst)
+	for operand, dir := range map[string]string{"SRC": src, "DST": dst} {
+		if dir == "" {
+			continue
+		}
+		inside, err := within(name, dir)
 		if err != nil {
 			return err
 		}
 		if inside {
-			return &usageError{"--manifest: " + quote.Name(name) + " would lie inside DST"}
+			return &usageError{"--manifest: " + quote.Name(name) + " would lie inside " + operand}
 		}
 	}
 	if _, err := os.Lstat(name); err == nil {

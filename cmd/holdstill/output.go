@@ -111,6 +111,9 @@ func (c *call) printNotes(src string, r *snapshot.Report) {
 		}
 		c.note("left out: %s (%s)", quote.Name(s.Path), because)
 	}
+	if r.Dirs == 1 && r.Files+r.Links == 0 {
+		c.note("note: %s: nothing was in it, or nothing was left: the copy is empty", quote.Name(src))
+	}
 	if r.Files > 0 {
 		c.noteEvidence(r.Weakest)
 	}

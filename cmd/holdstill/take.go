@@ -29,7 +29,7 @@ directory, and refused if it leads to a file.`,
 			c.flags.BoolVar(&c.options.Durable, "durable", false, "make the copy survive a power cut")
 			sizeVar(c.flags, &c.options.Limits.ReserveBytes, "reserve",
 				"leave `SIZE` free at DST; -1 is nothing (default 256MiB or a twentieth of it)")
-			manifest := c.flags.String("manifest", "", "write the manifest to `FILE`, which must not exist nor lie inside DST")
+			manifest := c.flags.String("manifest", "", "write the manifest to `FILE`, which must not exist nor lie inside SRC or DST")
 			return func(ctx context.Context, operands []string) error {
 				return c.take(ctx, operands[0], operands[1], *manifest)
 			}
@@ -56,7 +56,7 @@ func (c *call) take(ctx context.Context, src, dst, manifest string) error {
 		}
 		return c.printProof(src, dst, proof)
 	}
-	if err := checkManifest(manifest, dst); err != nil {
+	if err := checkManifest(manifest, src, dst); err != nil {
 		return err
 	}
 	report, err := snapshot.CopyDir(ctx, dst, src, &c.options)
@@ -79,7 +79,7 @@ permission bits. It is printed on stdout, unless --manifest or --json is given.`
 		setup: func(c *call) func(context.Context, []string) error {
 			c.readFlags()
 			c.treeFlags()
-			manifest := c.flags.String("manifest", "", "write the manifest to `FILE`, which must not exist")
+			manifest := c.flags.String("manifest", "", "write the manifest to `FILE`, which must not exist nor lie inside SRC")
 			return func(ctx context.Context, operands []string) error {
 				return c.scan(ctx, operands[0], *manifest)
 			}
@@ -88,7 +88,7 @@ permission bits. It is printed on stdout, unless --manifest or --json is given.`
 }
 
 func (c *call) scan(ctx context.Context, src, manifest string) error {
-	if err := checkManifest(manifest, ""); err != nil {
+	if err := checkManifest(manifest, src, ""); err != nil {
 		return err
 	}
 	report, err := snapshot.Scan(ctx, src, &c.options)

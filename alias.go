@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"holdstill.example/snapshot/internal/fsys"
+	"holdstill.example/snapshot/internal/quote"
+)
+
+// Alias is a link that [Take] adds: at Name, to Target, both slash-separated in the snapshot. Directories on the way to Name
+// that are not there are made. Where Name is there already the error is [fs.ErrExist], where Target is not, [fs.ErrNotExist].
+type Alias struct{ Name, Target string }
+
+// addAliases comes before links are resolved, which may lead through an alias.
+func (t *tree) addAliases() error {
+	for _, a := range t.aliases {
+		if err := t.addAlias(a); err != nil {
+			return newPathError("alias", a.Name, err)
+		}
+	}
+	return nil
+}
+
+func (t *tree) addAlias(a Alias) error {
+	at := strings.Split(a.Name, "/")
+	to := strings.Split(a.Target, "/")
+	for _, name := range slices.Concat(at, to) {
+		if !fsys.ValidName(name) {
+			return fmt.Errorf("%w: name and target are places in the snapshot: %w", ErrEscapes, fs.ErrInvalid)
+		}
+	}
+	if got := int64(len(a.Name)); got > int64(t.opts.Limits.MaxPath) {
+		return &LimitError{Path: a.Name, Field: "MaxPath", Limit: int64(t.opts.Limits.MaxPath), Got: got}
+	}
+	end, err := t.aliasTarget(to)
+	if err != nil {
+		return err
+	}
+	d := t.top
+	for _, name := range at[:len(at)-1] {
+		i, there := d.search(name)
+		if there {
+			if n := &d.kids[i]; n.sub == nil || n.is(skipped) {
+				return fmt.Errorf("%s is no directory of the snapshot: %w", quote.Name(name), fs.ErrExist)
+			}
+		} else if err := t.insert(d, i, node{name: name, sub: new(dir), seen: fsys.Seen{Mode: fs.ModeDir | 0o500, Mtime: fsys.Clock()}}); err != nil {
+			return err
+		}
+		d = d.kids[i].sub
+	}
+	i, there := d.search(at[len(at)-1])
+	if there {
+		return fs.ErrExist
+	}
+	l := &link{state: linkInside, end: end, kept: true}
+	if err := t.insert(d, i, node{name: at[len(at)-1], link: l, seen: fsys.Seen{Mode: fs.ModeSymlink | 0o777, Mtime: fsys.Clock()}}); err != nil {
+		return err
+	}
+	l.text = (&resolver{t}).relative(d, end)
+	return nil
+}
+
+// aliasTarget finds the entry that an alias leads to, over directories only.
+func (t *tree) aliasTarget(path []string) (spot, error) {
+	at := spot{dir: t.top}
+	for _, name := range path {
+		if at.n != nil {
+			return spot{}, fs.ErrNotExist
+		}
+		i, there := at.dir.search(name)
+		if !there || at.dir.kids[i].is(skipped) || at.dir.kids[i].link != nil {
+			return spot{}, fmt.Errorf("the target %s is no file or directory of the snapshot: %w", quote.Name(strings.Join(path, "/")), fs.ErrNotExist)
+		}
+		if n := &at.dir.kids[i]; n.sub != nil {
+			at = spot{dir: n.sub}
+		} else {
+			at.n = n
+		}
+	}
+	return at, nil
+}
+
+// insert adds an entry that is in no source.
+func (t *tree) insert(d *dir, i int, n node) error {
+	if got := t.entries.Add(1); got > t.opts.Limits.MaxEntries {
+		return &LimitError{Path: n.name, Field: "MaxEntries", Limit: t.opts.Limits.MaxEntries, Got: got}
+	}
+	d.kids = slices.Insert(d.kids, i, n)
+	for k := i; k < len(d.kids); k++ {
+		if sub := d.kids[k].sub; sub != nil {
+			sub.index = k
+		}
+	}
+	if sub := n.sub; sub != nil {
+		*sub = dir{
+			parent: d, index: i, depth: d.depth + 1, kind: new(fsys.Kind), made: true, placed: true,
+			in: fsys.NoHandle, out: fsys.NoHandle, length: d.pathLength(n.name),
+		}
+	}
+	if d == t.top {
+		t.roots = slices.Insert(t.roots, i, newRoot(n.name, n.name))
+		t.roots[i].kind = new(fsys.Kind)
+	}
+	return nil
+}
+
+// search returns where an entry of that name is, or would be.
+func (d *dir) search(name string) (int, bool) {
+	return slices.BinarySearchFunc(d.kids, name, func(n node, name string) int { return strings.Compare(n.name, name) })
+}
