@@ -6,15 +6,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"holdstill.example/snapshot"
 	"holdstill.example/snapshot/internal/fstest"
@@ -97,10 +103,16 @@ func TestTornState(t *testing.T) {
 func TestStressTornWriters(t *testing.T) {
 	for _, kind := range stressKinds() {
 		for _, how := range []string{
-			"write", "write --reopen", "chunks", "chunks --reopen", "direct", "direct --reopen", "mmap", "mmap-hold",
+			"write", "write --reopen", "chunks", "chunks --reopen", "direct", "direct --reopen",
+			"stall", "stall --reopen", "mmap", "mmap-hold",
 		} {
 			t.Run(stressKindName(kind)+"/"+how, func(t *testing.T) {
-				stressTorn(t, kind, how, 0, stressTries(t, 15, 50, 10_000)).atLeast(t, 20)
+				tries := stressTries(t, 15, 50, 10_000)
+				if strings.HasPrefix(how, "stall") { // which leaves few moments to be accepted in
+					stressTorn(t, kind, how, 0, tries/3)
+					return
+				}
+				stressTorn(t, kind, how, 0, tries).atLeast(t, 20)
 			})
 		}
 	}
@@ -224,6 +236,116 @@ func TestStressGrowingLog(t *testing.T) {
 			}
 			c.atLeast(t, 5)
 			t.Logf("growing log %s: %v wrong 0, %d bytes", stressKindName(kind), c, size())
+		})
+	}
+}
+
+// A file that grows faster than it can be read is read up to the size that it had when it was looked at.
+func TestStressGrower(t *testing.T) {
+	for _, kind := range stressKinds() {
+		t.Run(stressKindName(kind), func(t *testing.T) {
+			src := filepath.Join(fstest.Dir(t, kind), "src")
+			p := fstest.Start(t, "grow", "--max", "67108864", "--again", src)
+			fstest.Leaks(t)
+			stressCaught(t, func() error { return followsCarelessly(src) })
+			stressBursts(t, p)
+			c := &tally{}
+			for range stressTries(t, 3, 20, 500) {
+				_, _ = c.try(t, func(ctx context.Context) error {
+					followed, err := follows(ctx, src, 0)
+					assert.NoError(t, followed)
+					return err
+				})
+			}
+			t.Logf("grower %s: %v wrong 0", stressKindName(kind), c)
+		})
+	}
+}
+
+// followsCarelessly reads until there is nothing more, and returns an error if that is more than there was.
+func followsCarelessly(name string) error {
+	before, err := os.Stat(name)
+	if err != nil {
+		return nil
+	}
+	b, err := carelessRead(name)
+	if n := int64(len(b)); err == nil && n > before.Size() {
+		return fmt.Errorf("%d bytes read of %d", n, before.Size())
+	}
+	return nil
+}
+
+// follows returns an error if more is read of a file than it had, which is not to be seen in what a call returns.
+func follows(ctx context.Context, name string, off snapshot.Check) (followed, err error) {
+	reads := int64(0)
+	seam := snapshot.Seam{Off: off, At: func(call, _ string) error {
+		if call == "Read" || call == "ReadNow" {
+			atomic.AddInt64(&reads, 1)
+		}
+		return nil
+	}}
+	f, err := snapshot.Open(name, snapshot.WithSeam(&snapshot.Options{Attempts: 1}, seam))
+	if err != nil {
+		return nil, err
+	}
+	size := f.State().Size
+	_, err = f.CopyTo(ctx, io.Discard)
+	const buffer = 256 << 10
+	// One for the end, one for a part of a buffer, and one that did not get what was in memory.
+	if most := size/buffer + 3; reads > most {
+		followed = fmt.Errorf("%d reads of %d bytes", reads, size)
+	}
+	return followed, errors.Join(err, f.Close())
+}
+
+// A writer that stalls inside write() holds up whoever wants the inode's lock, and no copy for longer than Options.Stall.
+func TestStressStaller(t *testing.T) {
+	for _, kind := range stressKinds() {
+		t.Run(stressKindName(kind), func(t *testing.T) {
+			s := newTreeStress(t, fstest.Dir(t, kind), "f=@8192B", "g=x")
+			fstest.Adversary(t) // what stays of it is no leak
+			fstest.Leaks(t)
+			src, dst := filepath.Join(s.src, "f"), filepath.Join(s.out, "dst")
+			f, err := os.Open(src)
+			require.NoError(t, err)
+			defer f.Close()
+			p := fstest.Start(t, "stall", src)
+			tid, ended := make(chan int, 1), make(chan error, 1)
+			go func() { // as cp does
+				runtime.LockOSThread()
+				tid <- unix.Gettid()
+				_, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA)
+				_, readErr := f.ReadAt(make([]byte, 1), 0)
+				ended <- errors.Join(err, readErr)
+			}()
+			stat := fmt.Sprintf("/proc/self/task/%d/stat", <-tid)
+			stressCaught(t, func() error {
+				b, err := os.ReadFile(stat)
+				require.NoError(t, err)
+				if !strings.Contains(string(b), ") D ") {
+					return nil
+				}
+				return errors.New("it waits, beyond the reach of signals")
+			})
+			opts := &snapshot.Options{Stall: 20 * time.Millisecond}
+			calls := []func(context.Context) error{
+				func(ctx context.Context) error { return errorOf(snapshot.CopyFile(ctx, dst, src, opts)) },
+				func(ctx context.Context) error { return errorOf(snapshot.CopyDir(ctx, dst, s.src, opts)) },
+				func(ctx context.Context) error { _, _, err := snapshot.ReadFile(ctx, src, opts); return err },
+			}
+			for i := range stressTries(t, 3, 12, 300) {
+				_, err := s.try(t, calls[i%len(calls)])
+				assert.ErrorIs(t, err, snapshot.ErrBusy)
+				fstest.Nothing(t, s.out)
+			}
+			p.Stop()
+			require.NoError(t, <-ended)
+			want, err := os.ReadFile(src)
+			require.NoError(t, err)
+			b, _, err := snapshot.ReadFile(t.Context(), src, nil)
+			require.NoError(t, err)
+			assert.Equal(t, want, b)
+			t.Logf("staller %s: %v", stressKindName(kind), &s.tally)
 		})
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,39 +74,68 @@ func (s *treeStress) String() string {
 // Of two files that are always changed in the same order the second is never ahead, nor more than one change behind.
 func TestStressPair(t *testing.T) {
 	for _, tt := range []struct {
-		how   string
-		kinds []string
+		attack string
+		kinds  []string
+		order  func(files map[string]string) error
 	}{
-		{"write", append(stressKinds(), "tmpfs", "overlay")},
-		{"mmap", stressKinds()},
-		{"mmap --reopen", stressKinds()},
+		{"pair --how write", append(stressKinds(), "tmpfs", "overlay"), writtenInOrder},
+		{"pair --how mmap", stressKinds(), writtenInOrder},
+		{"pair --how mmap --reopen", stressKinds(), writtenInOrder},
+		{"pair --hide", append(stressKinds(), "tmpfs", "overlay"), writtenInOrder},
+		{"recycle", append(stressKinds(), "tmpfs", "overlay"), recycledInOrder},
+		{"exchange", append(stressKinds(), "tmpfs", "overlay"), exchanged},
 	} {
 		for _, kind := range tt.kinds {
-			t.Run(stressKindName(kind)+"/"+tt.how, func(t *testing.T) {
-				dir := fstest.Dir(t, kind)
-				// What lies between the two takes time to copy.
-				lines := []string{"a", "z"}
-				for i := range 64 {
-					lines = append(lines, fmt.Sprintf("m/%d=%[1]d", i))
-				}
-				s := newTreeStress(t, dir, lines...)
-				args := strings.Fields("pair --pause-max 20ms --how " + tt.how)
+			t.Run(stressKindName(kind)+"/"+tt.attack, func(t *testing.T) {
+				s := newTreeStress(t, fstest.Dir(t, kind), pairLines()...)
+				args := append(strings.Fields(tt.attack), "--pause-max", "20ms")
 				fstest.Start(t, append(args, filepath.Join(s.src, "a"), filepath.Join(s.src, "z"))...)
 				fstest.Leaks(t)
-				order := func(files map[string]string) error {
-					return fstest.PairOrder([]byte(files["a"]), []byte(files["z"]))
-				}
-				stressCaught(t, func() error { return order(carelessTree(s.src)) })
+				stressCaught(t, func() error { return tt.order(carelessTree(s.src)) })
 				want := stressTries(t, 10, 30, 2000)
 				for s.accepted < want {
 					require.Less(t, s.tries, 20*want, "%v", s)
-					_ = s.copy(t, func(dst string, _ *snapshot.Report) error { return order(readTree(t, dst)) })
+					_ = s.copy(t, func(dst string, _ *snapshot.Report) error { return tt.order(readTree(t, dst)) })
 				}
 				s.atLeast(t, 20)
-				t.Logf("pair %s %s: %v", stressKindName(kind), tt.how, s)
+				t.Logf("%s %s: %v", tt.attack, stressKindName(kind), s)
 			})
 		}
 	}
+}
+
+// pairLines are the two files, and between them what takes time to copy.
+func pairLines() []string {
+	lines := []string{"a=one", "z=two"}
+	for i := range 64 {
+		lines = append(lines, fmt.Sprintf("m/%d=%[1]d", i))
+	}
+	return lines
+}
+
+// writtenInOrder is the oracle of the adversary pair.
+func writtenInOrder(files map[string]string) error {
+	return fstest.PairOrder([]byte(files["a"]), []byte(files["z"]))
+}
+
+// recycledInOrder is the oracle of the adversary recycle: only the file that it is just making may be absent or empty.
+func recycledInOrder(files map[string]string) error {
+	a, z := files["a"], files["z"]
+	switch {
+	case a == "" && z == "":
+		return errors.New("a and z are gone at once")
+	case a == "" || z == "":
+		return nil
+	}
+	return writtenInOrder(files)
+}
+
+// exchanged is the oracle of the adversary exchange: a and z never are one file.
+func exchanged(files map[string]string) error {
+	if a, z := files["a"], files["z"]; a+z != "onetwo" && a+z != "twoone" {
+		return fmt.Errorf("a %q, z %q", a, z)
+	}
+	return nil
 }
 
 // Every copy is one state of a tree whose names are changed all the time.
@@ -212,6 +244,7 @@ func TestStressSecrets(t *testing.T) {
 		{"a file and a link", nil, []string{"swaplink", "src/sub/f", "secrets/f"}, copyDirTo, snapshot.ErrEscapes},
 		{"a directory and a link", nil, []string{"swapparent", "src/sub", "secrets"}, copyDirTo, snapshot.ErrEscapes},
 		{"two directories", []string{"f|"}, []string{"exchange", "src/sub", "secrets"}, copyDirTo, snapshot.ErrNotRegular},
+		{"a file and a hard link", []string{"f=" + secrets, "f2 <= f"}, []string{"exchange", "src/sub/f", "secrets/f"}, copySingleTo, snapshot.ErrEscapes},
 		{"the root", []string{"sub/f|", "sub/g=" + secrets}, []string{"exchange", "src", "secrets"}, copyDirTo, snapshot.ErrNotRegular},
 	} {
 		for _, kind := range stressKinds() {
@@ -223,6 +256,10 @@ func TestStressSecrets(t *testing.T) {
 					fstest.Make(t, filepath.Join(dir, "secrets"), "f="+secrets, secretName+"="+secrets)
 				}
 				fstest.Make(t, filepath.Join(dir, "secrets"), append(tt.out, "g="+secrets)...)
+				if slices.Contains(tt.out, "f2 <= f") {
+					fstest.NeedRoot(t)
+					require.NoError(t, os.Chown(s.src, 65534, 65534)) // the secret is somebody else's
+				}
 				args := []string{tt.attack[0], "--side", dir}
 				for _, name := range tt.attack[1:] {
 					args = append(args, filepath.Join(dir, name))
@@ -272,6 +309,12 @@ func TestStressSecrets(t *testing.T) {
 
 func copyDirTo(ctx context.Context, dst, src string) error {
 	_, err := snapshot.CopyDir(ctx, dst, src, nil)
+	return err
+}
+
+// copySingleTo refuses what its owner may only have linked to.
+func copySingleTo(ctx context.Context, dst, src string) error {
+	_, err := snapshot.CopyDir(ctx, dst, src, &snapshot.Options{SingleLink: true})
 	return err
 }
 
@@ -352,6 +395,13 @@ func (s *treeStress) noise(t *testing.T, kind, pause string, want *snapshot.Mani
 	promised, settled := slices.Contains(stressKinds(), kind), int64(0)
 	p := fstest.Start(t, "noise", "--pause-max", pause, s.src)
 	defer p.Stop()
+	stressCaught(t, func() error { // who compares all of the State refuses without a reason
+		before := ctimesOf(t, s.src)
+		if maps.Equal(before, ctimesOf(t, s.src)) {
+			return nil
+		}
+		return errors.New("other ctimes")
+	})
 	for range tries {
 		err := s.copy(t, func(dst string, r *snapshot.Report) error {
 			settled += r.MetadataOnly
@@ -376,6 +426,20 @@ func (s *treeStress) noise(t *testing.T, kind, pause string, want *snapshot.Mani
 		}
 		t.Logf("%s, not the owner: %s", what, asOther(t, s.src, others))
 	})
+}
+
+func ctimesOf(t *testing.T, dir string) map[string]time.Time {
+	t.Helper()
+	ctimes := map[string]time.Time{}
+	require.NoError(t, filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			var st snapshot.State
+			st, err = snapshot.Lstat(name)
+			ctimes[name] = st.ChangeTime
+		}
+		return err
+	}))
+	return ctimes
 }
 
 // asOther runs this test as an ordinary user who owns none of the files, and returns what it prints.

@@ -43,12 +43,14 @@ func TestTorn(t *testing.T) {
 		{"--how", "write", "--reopen", "--pause-max", "1ms"},
 		{"--how", "chunks"},
 		{"--how", "direct"},
+		{"--how", "stall"},
+		{"--how", "stall", "--reopen"},
 		{"--how", "mmap"},
 		{"--how", "mmap-hold"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			dir := fstest.Dir(t, "")
-			if args[1] == "write" && magic(t, dir) == unix.XFS_SUPER_MAGIC {
+			if (args[1] == "write" || args[1] == "stall") && magic(t, dir) == unix.XFS_SUPER_MAGIC {
 				t.Skip("xfs lets no read into a write")
 			}
 			f := filepath.Join(dir, "f")
@@ -70,17 +72,28 @@ func TestTorn(t *testing.T) {
 	}
 }
 
+func readTime(t *testing.T, name string) time.Time {
+	t.Helper()
+	fi, err := os.Stat(name)
+	require.NoError(t, err)
+	return fi.ModTime()
+}
+
 func TestPair(t *testing.T) {
-	for _, args := range [][]string{{"--how", "write"}, {"--how", "mmap"}, {"--how", "write", "--size", "65536"}} {
+	for _, args := range [][]string{{"--how", "write"}, {"--how", "mmap"}, {"--how", "write", "--size", "65536"}, {"--hide"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			dir := fstest.Dir(t, "")
 			a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 			p := fstest.Start(t, append(append([]string{"pair"}, args...), a, b)...)
+			before := readTime(t, a)
 			caught(t, func() bool {
 				return fstest.PairOrder(read(t, a), read(t, b)) != nil
 			})
 			p.Pause()
 			assert.NoError(t, fstest.PairOrder(read(t, a), read(t, b)))
+			if args[0] == "--hide" {
+				assert.Equal(t, before, readTime(t, a), "mtime")
+			}
 		})
 	}
 }
@@ -161,6 +174,75 @@ func TestGrow(t *testing.T) {
 	p := fstest.Start(t, "grow", "--max", "1048576", f)
 	caught(t, func() bool { return len(read(t, f)) == 1<<20 })
 	assert.Equal(t, int64(1<<20), p.Stop().Bytes)
+}
+
+func TestGrowAgain(t *testing.T) {
+	f := filepath.Join(fstest.Dir(t, ""), "f")
+	fstest.Start(t, "grow", "--max", "1048576", "--again", f)
+	last := int64(0)
+	caught(t, func() bool {
+		fi, err := os.Stat(f)
+		require.NoError(t, err)
+		require.LessOrEqual(t, fi.Size(), int64(1<<20))
+		shrank := fi.Size() < last
+		last = fi.Size()
+		return shrank
+	})
+}
+
+func TestFlicker(t *testing.T) {
+	fstest.NeedRoot(t)
+	for _, source := range []string{"other", "tmpfs"} {
+		t.Run(source, func(t *testing.T) {
+			dir := fstest.Dir(t, "")
+			fstest.Make(t, dir, "src/sub/f=mine", "other/f=secret")
+			sub := filepath.Join(dir, "src/sub")
+			if source == "other" {
+				source = filepath.Join(dir, source)
+			}
+			p := fstest.Start(t, "flicker", "--pause-max", "2ms", sub, source)
+			caught(t, func() bool {
+				b, err := os.ReadFile(filepath.Join(sub, "f"))
+				return err != nil || string(b) != "mine"
+			})
+			for range 10 {
+				p.Pause()
+				require.Equal(t, "mine", string(read(t, filepath.Join(sub, "f"))))
+				p.Resume()
+			}
+		})
+	}
+}
+
+// A process that ends itself in the middle of a turn leaves no mount.
+func TestFlickerDies(t *testing.T) {
+	fstest.NeedRoot(t)
+	dir := fstest.Dir(t, "")
+	fstest.Make(t, dir, "sub/f=mine")
+	err := fstest.Run(t.Context(), "start", os.Stderr, func(t fstest.TB) {
+		p := fstest.Start(t, "flicker", "--deadline", "100ms", "--pause-max", "1h", filepath.Join(dir, "sub"), "tmpfs")
+		p.Pause()
+	})
+	assert.ErrorContains(t, err, "deadline")
+	assert.Equal(t, "mine", string(read(t, filepath.Join(dir, "sub/f"))))
+}
+
+// What strikes at the end changes the bytes then, and not one stamp.
+func TestStrikesAtTheEnd(t *testing.T) {
+	for op, kind := range map[string]string{"pending": "", "moveext": "ext4"} {
+		t.Run(op, func(t *testing.T) {
+			dir := fstest.Dir(t, kind)
+			f := filepath.Join(dir, "f")
+			old := fstest.TornContent(1, 64<<10)
+			require.NoError(t, os.WriteFile(f, old, 0o644))
+			p := fstest.Start(t, op, "--side", dir, f)
+			before := ctimeOf(t, f)
+			require.Equal(t, old, read(t, f))
+			p.Stop()
+			assert.NotEqual(t, old, read(t, f))
+			assert.Equal(t, before, ctimeOf(t, f))
+		})
+	}
 }
 
 func TestNames(t *testing.T) {

@@ -22,31 +22,36 @@ import (
 
 // op attacks until turn says false; between two calls of turn everything is as the user of the files wants it.
 type op struct {
-	args int
-	run  func(a *attack, args []string) error
+	args, most int // most is zero if there are no more
+	run        func(a *attack, args []string) error
 }
 
 var ops = map[string]op{
-	"torn":       {1, torn},
-	"pair":       {2, pair},
-	"exchange":   {2, exchange},
-	"swaplink":   {2, swapLink},
-	"swapparent": {2, swapLink},
-	"two":        {1, two},
-	"noise":      {1, noise},
-	"grow":       {1, grow},
-	"churn":      {1, churn},
-	"renames":    {1, renames},
-	"recycle":    {1, recycle},
-	"stall":      {1, stall},
+	"torn":       {args: 1, run: torn},
+	"pair":       {args: 2, run: pair},
+	"exchange":   {args: 2, run: exchange},
+	"swaplink":   {args: 2, run: swapLink},
+	"swapparent": {args: 2, run: swapLink},
+	"two":        {args: 1, run: two},
+	"noise":      {args: 1, run: noise},
+	"grow":       {args: 1, run: grow},
+	"churn":      {args: 1, run: churn},
+	"renames":    {args: 1, run: renames},
+	"recycle":    {args: 1, most: 2, run: recycle},
+	"flicker":    {args: 2, run: flicker},
+	"stall":      {args: 1, run: stall},
+	"pending":    {args: 1, run: pending},
+	"moveext":    {args: 1, run: moveExt},
 }
 
 // attack is the running op: its flags, its counters and its standard input.
 type attack struct {
 	how      string
 	reopen   bool
+	hide     bool
 	size     int
 	max      int64
+	again    bool
 	files    int
 	kinds    string
 	pauseMax time.Duration
@@ -54,7 +59,8 @@ type attack struct {
 
 	report  fstest.Report
 	begun   bool
-	pending atomic.Int32 // commands that turn has not taken; looked at in place of the channel, which costs more
+	undo    atomic.Pointer[func() error] // what must not outlive a process that is ended in the middle of a turn
+	pending atomic.Int32                 // commands that turn has not taken; looked at in place of the channel, which costs more
 	cmds    chan string
 }
 
@@ -77,8 +83,10 @@ func run(args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.StringVar(&a.how, "how", "write", "how to write")
 	flags.BoolVar(&a.reopen, "reopen", false, "open for each rewrite")
+	flags.BoolVar(&a.hide, "hide", false, "make it look like hard links that come and go")
 	flags.IntVar(&a.size, "size", 0, "bytes of a file")
 	flags.Int64Var(&a.max, "max", 1<<30, "bytes to grow to")
+	flags.BoolVar(&a.again, "again", false, "begin anew when grown up")
 	flags.IntVar(&a.files, "files", 50, "number of files")
 	flags.StringVar(&a.kinds, "ops", "link,chmod,xattr,read", "kinds of noise")
 	flags.DurationVar(&a.pauseMax, "pause-max", 0, "longest wait between turns")
@@ -87,12 +95,12 @@ func run(args []string) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	if flags.NArg() != op.args {
+	if n := flags.NArg(); n < op.args || n > max(op.args, op.most) {
 		return fmt.Errorf("%s: %d arguments, want %d", args[0], flags.NArg(), op.args)
 	}
-	time.AfterFunc(*deadline, func() { die("deadline") })
+	time.AfterFunc(*deadline, func() { a.die("deadline") })
 	go a.listen()
-	go watchParent()
+	go a.watchParent()
 	err := op.run(a, flags.Args())
 	if !a.begun && unavailable(err) {
 		fmt.Println("skip:", err)
@@ -124,17 +132,20 @@ func (a *attack) listen() {
 }
 
 // watchParent is for a parent that died while another process still holds the other end of standard input.
-func watchParent() {
+func (a *attack) watchParent() {
 	parent := os.Getppid()
 	for range time.Tick(200 * time.Millisecond) {
 		if os.Getppid() != parent {
-			die("parent is gone")
+			a.die("parent is gone")
 		}
 	}
 }
 
-func die(why string) {
+func (a *attack) die(why string) {
 	fmt.Fprintln(os.Stderr, why)
+	if undo := a.undo.Load(); undo != nil {
+		_ = (*undo)()
+	}
 	os.Exit(3)
 }
 

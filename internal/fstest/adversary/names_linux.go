@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,10 +27,12 @@ func swap(p, q string) error {
 
 func exchange(a *attack, args []string) error {
 	for a.turn() {
-		for range 2 {
-			if err := swap(args[0], args[1]); err != nil {
-				return err
-			}
+		if err := swap(args[0], args[1]); err != nil {
+			return err
+		}
+		time.Sleep(rand.N(a.pauseMax + 1))
+		if err := swap(args[0], args[1]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -78,6 +82,34 @@ func fillTwo(dir string, gen uint64, size int) error {
 		}
 		if err := os.WriteFile(name, fstest.TornContent(gen, size), 0o644); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func flicker(a *attack, args []string) error {
+	dir, source := args[0], args[1]
+	mount := func() error { return unix.Mount(source, dir, "", unix.MS_BIND, "") }
+	if source == "tmpfs" {
+		mount = func() error { return unix.Mount(source, dir, "tmpfs", 0, "") }
+	}
+	unmount := func() error {
+		err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) { // somebody is in there
+			err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		return err
+	}
+	for a.turn() {
+		a.undo.Store(&unmount)
+		err := mount()
+		if err == nil {
+			time.Sleep(rand.N(a.pauseMax + 1))
+			err = unmount()
+		}
+		a.undo.Store(nil)
+		if err != nil {
+			return fmt.Errorf("flicker %s: %w", dir, err)
 		}
 	}
 	return nil
