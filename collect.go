@@ -353,7 +353,7 @@ func (w *worker) leaseSuspect(s *suspect) (err error) {
 		return err
 	}
 	defer w.leave(s.dir)
-	src, err := w.openEntry(s.dir, s.index, w.place(s.dir, s.index))
+	src, err := w.openSuspect(s)
 	if err != nil {
 		return err
 	}
@@ -365,6 +365,17 @@ func (w *worker) leaseSuspect(s *suspect) (err error) {
 	}
 	w.release(src.h)
 	return err
+}
+
+// openSuspect opens whatever has the name now; where that is no file any more, it has changed.
+func (w *worker) openSuspect(s *suspect) (source, error) {
+	src, err := w.openEntry(s.dir, s.index, w.place(s.dir, s.index))
+	if errors.Is(err, ErrNotRegular) {
+		if st, _, e := w.suspectStat(s); e == nil && !sameFile(&s.node.seen, &st.Seen) {
+			return src, &driftError{reason: drift(&s.node.seen, &st.Seen), after: st.Seen}
+		}
+	}
+	return src, err
 }
 
 // mayLease keeps the leases within the descriptors that a call may use.
@@ -389,7 +400,7 @@ func (w *worker) readSuspect(s *suspect) error {
 	}
 	defer w.leave(s.dir)
 	path := w.place(s.dir, s.index)
-	src, err := w.openEntry(s.dir, s.index, path)
+	src, err := w.openSuspect(s)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ const (
 	whyNothing whyNot = iota
 	whyWriter
 	whyForeign
+	whyNoLease
 	whyNeverLock
 	whyStores
 	whyOverlay
@@ -48,6 +49,8 @@ func (w whyNot) text(kind *fsys.Kind) string {
 		return "somebody has the file open for writing"
 	case whyForeign:
 		return "a lease needs the file's owner or CAP_LEASE"
+	case whyNoLease:
+		return "no lease is to be had here"
 	case whyNeverLock:
 		return "NeverLock forbids a lease"
 	case whyStores:
@@ -232,6 +235,8 @@ func (o *op) momentaryLease(src *source) (whyNot, error) {
 		return whyWriter, nil
 	case errors.Is(err, fsys.ErrNotAllowed):
 		return whyForeign, nil
+	case errors.Is(err, fsys.ErrNoLease):
+		return whyNoLease, nil
 	}
 	return whyNothing, err
 }
@@ -304,6 +309,8 @@ func (o *op) leased(src *source, path string, f func(poll func() error) error) (
 		return newPathError("lease", path, ErrBusy)
 	case errors.Is(err, fsys.ErrNotAllowed):
 		return &EvidenceError{Path: path, Required: o.opts.Require, Reached: Buffered, Because: whyForeign.text(src.kind)}
+	case errors.Is(err, fsys.ErrNoLease):
+		return &EvidenceError{Path: path, Required: o.opts.Require, Reached: Buffered, Because: whyNoLease.text(src.kind)}
 	case err != nil:
 		return newPathError("lease", path, err)
 	}

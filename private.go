@@ -179,7 +179,7 @@ func (s *Snapshot) take(t *tree, parent string) (err error) {
 	defer func() {
 		if err != nil {
 			t.release(s.tree)
-			err = errors.Join(err, t.staging.discard())
+			err = withLeft(err, t.staging.discard())
 		}
 	}()
 	t.volume = t.staging.seen.Volume

@@ -365,6 +365,18 @@ func (s *staging) discard() (err error) {
 	return s.rmdir()
 }
 
+// withLeft joins what could not be removed to err. Two of them are one, so that errors.As finds all paths.
+func withLeft(err, left error) error {
+	first, ok := errors.AsType[*LeftoverError](err)
+	second, also := errors.AsType[*LeftoverError](left)
+	if !ok || !also {
+		return errors.Join(err, left)
+	}
+	first.Paths = append(first.Paths, second.Paths...)
+	first.Err = errors.Join(first.Err, second.Err)
+	return err
+}
+
 // rmdirTries: on FUSE and NFS a file that is unlinked while it is open gets another name in its directory, which goes some
 // time after the close.
 const rmdirTries = 10
@@ -543,7 +555,7 @@ func (p *publication) unpublish(dst string) error {
 func (p *publication) close(err *error) {
 	p.op.release(p.h) // it was published, synced first where a server answers for it, or is of no use
 	if p.staging != nil {
-		*err = errors.Join(*err, p.staging.discard())
+		*err = withLeft(*err, p.staging.discard())
 	}
 	p.op.release(p.parent)
 }

@@ -174,7 +174,11 @@ func (t *tree) unpublish(out fsys.Handle, base string) (err error) {
 	if err := t.empty(out, &st.Seen, ""); err != nil {
 		return err
 	}
-	if now, err := t.calls.StatAt(t.staging.parent, base, false); err != nil || !sameFile(&now.Seen, &st.Seen) {
+	now, err := t.calls.StatAt(t.staging.parent, base, false)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	if !sameFile(&now.Seen, &st.Seen) {
 		return nil // emptied, and somewhere else now
 	}
 	return t.calls.Rmdir(t.staging.parent, base)

@@ -46,7 +46,7 @@ func (t *tree) copyTo(dst string) (report *Report, err error) {
 	if t.staging, err = t.newStaging(parent, dir); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, t.staging.discard()) }()
+	defer func() { err = withLeft(err, t.staging.discard()) }()
 	t.top.out, t.volume = t.staging.dir, t.staging.seen.Volume
 	if report, err = t.take(); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -49,7 +50,7 @@ func TestKilledCopies(t *testing.T) {
 	if at, dir, ok := strings.Cut(os.Getenv(variable), " "); ok {
 		stop := once(strings.TrimPrefix(at, "file:"), func() {
 			fmt.Println("here")
-			select {}
+			time.Sleep(time.Hour) // a timer: without one the runtime would call it a deadlock
 		})
 		opts := snapshot.WithSeam(&snapshot.Options{Workers: 1}, snapshot.Seam{
 			At: stop, Phase: func(phase string) { _ = stop(phase, "") }, Lacks: snapshot.NoNameless,

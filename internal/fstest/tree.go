@@ -96,7 +96,7 @@ func writeFile(root *os.Root, name, content string, mode fs.FileMode) error {
 		switch {
 		case err != nil:
 		case m[1] == "~":
-			err = f.Truncate(size)
+			err = os.Truncate(filepath.Join(root.Name(), name), size) // Root opens without O_LARGEFILE on 32 bits
 		default:
 			_, err = f.Write(TornContent(1, int(size)))
 		}

@@ -104,6 +104,8 @@ var (
 	ErrWriter = errors.New("the file is open for writing")
 	// ErrNotAllowed occurs when a lease is refused because the file is somebody else's.
 	ErrNotAllowed = errors.New("a lease needs the file's owner or CAP_LEASE")
+	// ErrNoLease occurs when the system, a sandbox or the file system gives nobody a lease.
+	ErrNoLease = errors.New("no lease is to be had")
 )
 
 // ValidName reports whether name is one component that the kernel will look up as one: not empty, not "." or "..",

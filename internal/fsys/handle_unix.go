@@ -94,6 +94,9 @@ func (c *Calls) OpenDir(dir Handle, name string) (Handle, error) {
 	if err == unix.EOPNOTSUPP { // a socket, on the BSDs
 		err = unix.ENOTDIR
 	}
+	if err == unix.EWOULDBLOCK { // of a server: only files have leases
+		return h, err
+	}
 	return h, openError(err)
 }
 

@@ -7,12 +7,12 @@ import "golang.org/x/sys/unix"
 // Lease takes a read lease on h, which must be open for reading only. Granted means that nobody has the file open for
 // writing or mapped writable. While it stands, whoever opens the file for writing waits for DropLease, up to
 // /proc/sys/fs/lease-break-time. open(O_RDONLY|O_TRUNC) is not held up, so the State has to be compared all the same.
-// Refused is ErrWriter or ErrNotAllowed.
+// Refused is ErrWriter, ErrNotAllowed or ErrNoLease.
 func (c *Calls) Lease(h Handle) error {
 	err := c.do("Lease", "", func() error {
 		// The signal of a break is SIGIO, which kills a process that does not expect it; SIGURG is ignored by default.
 		if _, err := unix.FcntlInt(uintptr(h), unix.F_SETSIG, int(unix.SIGURG)); err != nil {
-			return err
+			return ErrNoLease
 		}
 		_, err := unix.FcntlInt(uintptr(h), unix.F_SETLEASE, unix.F_RDLCK)
 		return err
@@ -22,8 +22,10 @@ func (c *Calls) Lease(h Handle) error {
 		return nil
 	case unix.EAGAIN:
 		return ErrWriter
-	case unix.EACCES, unix.EPERM, unix.EINVAL, unix.ENOLCK:
+	case unix.EACCES:
 		return ErrNotAllowed
+	case unix.EPERM, unix.EINVAL, unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP:
+		return ErrNoLease
 	default:
 		return err
 	}

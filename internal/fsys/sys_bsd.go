@@ -94,7 +94,7 @@ type Calls struct {
 func (c *Calls) Finish() {}
 
 // Lease is not to be had.
-func (c *Calls) Lease(h Handle) error { return ErrNotAllowed }
+func (c *Calls) Lease(h Handle) error { return ErrNoLease }
 
 // LeaseStands reports false.
 func (c *Calls) LeaseStands(h Handle) bool { return false }
