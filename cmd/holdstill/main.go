@@ -158,6 +158,8 @@ func verbs() []verb {
 		scanVerb(),
 		verifyVerb(),
 		diffVerb(),
+		privateVerb(),
+		removeVerb(),
 		sweepVerb(),
 		versionVerb(),
 		helpVerb(),

@@ -48,6 +48,10 @@ func within(name, dir string) (bool, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return false, err
 	}
+	// Above a link lies another directory than above its name.
+	if real, err := filepath.EvalSymlinks(filepath.Dir(name)); err == nil {
+		name = filepath.Join(real, filepath.Base(name))
+	}
 	for ; ; name = filepath.Dir(name) {
 		if same(name, dir) {
 			return true, nil

@@ -19,7 +19,8 @@ func verifyVerb() verb {
 		about: "read every byte again and compare with a manifest or a digest",
 		more: `With --manifest, DIR is compared with the manifest, and --digest is the digest that the
 manifest itself must have. With --digest alone, DIR is a file that must have that
-SHA-256, or a directory whose manifest, as scan makes it, must have it. Whoever could
+SHA-256, or a directory whose manifest, as scan makes it, must have it. A directory that
+private made has its manifest in it, and needs neither flag to be checked. Whoever could
 write to DIR could write to a manifest beside it: only a digest that was kept elsewhere
 proves where the bytes came from.`,
 		example: "holdstill verify --manifest app.mtree --digest 3b5d… /var/tmp/app",
@@ -42,9 +43,10 @@ proves where the bytes came from.`,
 func (c *call) verify(ctx context.Context, dir, manifest string, want snapshot.Digest, all bool) (err error) {
 	if manifest == "" {
 		switch {
+		case !all && isPrivate(dir):
+			return c.verifyPrivate(ctx, dir, want)
 		case want.IsZero():
-			return &usageError{"give --manifest FILE, --digest HEX or both: only a sealed private snapshot carries its own manifest, " +
-				"and this version makes none"}
+			return &usageError{"give --manifest FILE, --digest HEX or both: only a directory that private made carries its own manifest"}
 		case all:
 			return &usageError{"--all needs --manifest: a digest does not tell what differs"}
 		}
