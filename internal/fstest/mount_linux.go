@@ -19,8 +19,11 @@ import (
 
 // Kinds returns the kinds of file systems that can be mounted.
 func Kinds() []string {
-	return []string{"ext4", "ext4-128", "xfs", "btrfs", "tmpfs", "tmpfs-4m", "ramfs", "overlay", "bindfs"}
+	return []string{"ext4", "ext4-128", "xfs", "btrfs", "f2fs", "tmpfs", "tmpfs-4m", "ramfs", "overlay", "bindfs"}
 }
+
+// ReadOnlyKinds returns the kinds that hold a tree which nobody can write, see [ReadOnly].
+func ReadOnlyKinds() []string { return []string{"squashfs", "erofs"} }
 
 // Dir returns a new directory, 0755, on a file system of the kind, which all tests of the process share; "" is that of
 // os.TempDir. A kind that this machine or this user cannot mount skips the test.
@@ -50,6 +53,22 @@ func Mount(t TB, kind string) string {
 		assert.NoError(t, k.end())
 		assert.NoDirExists(t, dir)
 	})
+	return filepath.Join(dir, kind)
+}
+
+// ReadOnly makes a file system of one of [ReadOnlyKinds] that holds what is in the directory from, and mounts it for this test
+// alone. It skips as Dir does.
+func ReadOnly(t TB, kind, from string) string {
+	t.Helper()
+	require.Contains(t, ReadOnlyKinds(), kind)
+	skipUnsupported(t, mayMount())
+	exe := Adversary(t)
+	dir, err := newDir(imageDir())
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(from, filepath.Join(dir, kind+".tree")))
+	k, err := keep(exe, dir, kind)
+	skipUnsupported(t, err)
+	t.Cleanup(func() { assert.NoError(t, k.end()) })
 	return filepath.Join(dir, kind)
 }
 
@@ -138,7 +157,8 @@ func isMount(dir string) bool {
 	return unix.Stat(dir, &in) == nil && unix.Stat(filepath.Dir(dir), &above) == nil && in.Dev != above.Dev
 }
 
-// MountAt mounts a file system of the kind at dir, which it makes; its image lies beside dir. What this machine lacks is
+// MountAt mounts a file system of the kind at dir, which it makes; its image lies beside dir, as does the link dir.tree to what a
+// read-only one is to hold. What this machine lacks is
 // [errors.ErrUnsupported]. release undoes all of it. It is the adversary's half of [Mount], which has the process that lives
 // long enough to release.
 func MountAt(dir, kind string) (release func() error, err error) {
@@ -157,6 +177,14 @@ func MountAt(dir, kind string) (release func() error, err error) {
 		err = m.image(dir, "xfs", "", "mkfs.xfs", "-q", "-f", "-K")
 	case "btrfs":
 		err = m.image(dir, "btrfs", "", "mkfs.btrfs", "-q", "-f", "-K")
+	case "f2fs":
+		err = m.image(dir, "f2fs", "", "mkfs.f2fs", "-q")
+	case "squashfs":
+		err = m.packed(dir, kind, func(tree, img string) []string {
+			return []string{"mksquashfs", tree, img, "-quiet", "-no-progress", "-processors", "1"}
+		})
+	case "erofs":
+		err = m.packed(dir, kind, func(tree, img string) []string { return []string{"mkfs.erofs", "--quiet", img, tree} })
 	case "tmpfs", "ramfs":
 		err = m.mount(kind, dir, kind, "")
 	case "tmpfs-4m":
@@ -168,7 +196,7 @@ func MountAt(dir, kind string) (release func() error, err error) {
 	default:
 		err = errors.New("unknown kind")
 	}
-	if err == nil {
+	if err == nil && !slices.Contains(ReadOnlyKinds(), kind) {
 		err = os.Chmod(dir, 0o777)
 	}
 	return m.release, err
@@ -198,7 +226,11 @@ func (m *mounting) mount(from, dir, fstype, data string) error {
 	if err := m.mkdir(dir); err != nil {
 		return err
 	}
-	err := unix.Mount(from, dir, fstype, 0, data)
+	var flags uintptr
+	if slices.Contains(ReadOnlyKinds(), fstype) {
+		flags = unix.MS_RDONLY
+	}
+	err := unix.Mount(from, dir, fstype, flags, data)
 	switch {
 	case err == nil:
 		m.undo = append(m.undo, func() error { return unmount(dir) })
@@ -211,6 +243,9 @@ func (m *mounting) mount(from, dir, fstype, data string) error {
 // image makes a file system in a sparse file, which takes a few megabytes, and room for the 100,000 entries of the largest
 // test.
 func (m *mounting) image(dir, fstype, data string, mkfs ...string) error {
+	if err := kernelHas(fstype); err != nil {
+		return err
+	}
 	img := dir + ".img"
 	f, err := os.OpenFile(img, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -223,6 +258,27 @@ func (m *mounting) image(dir, fstype, data string, mkfs ...string) error {
 	if _, err := tool(append(mkfs, img)...); err != nil {
 		return err
 	}
+	return m.loop(img, dir, fstype, data)
+}
+
+// packed mounts an image that a tool makes of a tree.
+func (m *mounting) packed(dir, fstype string, mkfs func(tree, img string) []string) error {
+	if err := kernelHas(fstype); err != nil {
+		return err
+	}
+	tree, err := filepath.EvalSymlinks(dir + ".tree")
+	if err != nil {
+		return err
+	}
+	img := dir + ".img"
+	m.undo = append(m.undo, func() error { return os.Remove(img) })
+	if _, err := tool(mkfs(tree, img)...); err != nil {
+		return err
+	}
+	return m.loop(img, dir, fstype, "")
+}
+
+func (m *mounting) loop(img, dir, fstype, data string) error {
 	loop, err := tool("losetup", "--find", "--show", img)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
@@ -265,6 +321,20 @@ func (m *mounting) bindfs(dir string) error {
 	}
 	m.undo = append(m.undo, func() error { return unmount(dir) })
 	return nil
+}
+
+// kernelHas asks before an image is made; a module that can be loaded is.
+func kernelHas(fstype string) error {
+	for range 2 {
+		known, err := os.ReadFile("/proc/filesystems")
+		if err != nil || strings.Contains(string(known), "\t"+fstype+"\n") {
+			return nil // the mount itself will tell
+		}
+		if _, err := tool("modprobe", fstype); err != nil {
+			break
+		}
+	}
+	return fmt.Errorf("the kernel has no %s: %w", fstype, errors.ErrUnsupported)
 }
 
 // tool runs a command; one that is not installed is [errors.ErrUnsupported].

@@ -34,7 +34,7 @@ func ctimeOf(t *testing.T, name string) unix.Timespec {
 func TestDir(t *testing.T) {
 	magics := map[string]int64{
 		"ext4": unix.EXT4_SUPER_MAGIC, "ext4-128": unix.EXT4_SUPER_MAGIC, "xfs": unix.XFS_SUPER_MAGIC,
-		"btrfs": unix.BTRFS_SUPER_MAGIC, "tmpfs": unix.TMPFS_MAGIC, "tmpfs-4m": unix.TMPFS_MAGIC, "ramfs": unix.RAMFS_MAGIC,
+		"btrfs": unix.BTRFS_SUPER_MAGIC, "f2fs": unix.F2FS_SUPER_MAGIC, "tmpfs": unix.TMPFS_MAGIC, "tmpfs-4m": unix.TMPFS_MAGIC, "ramfs": unix.RAMFS_MAGIC,
 		"overlay": unix.OVERLAYFS_SUPER_MAGIC, "bindfs": unix.FUSE_SUPER_MAGIC,
 	}
 	for _, kind := range fstest.Kinds() {
@@ -51,6 +51,44 @@ func TestDir(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestReadOnly(t *testing.T) {
+	magics := map[string]int64{"squashfs": unix.SQUASHFS_MAGIC, "erofs": unix.EROFS_SUPER_MAGIC_V1}
+	for _, kind := range fstest.ReadOnlyKinds() {
+		t.Run(kind, func(t *testing.T) {
+			from := fstest.TempDir(t)
+			fstest.Make(t, from, "d/f 0600=x", "l => d")
+			dir := fstest.ReadOnly(t, kind, from)
+			assert.Equal(t, magics[kind], magic(t, dir))
+			assert.Equal(t, fstest.Read(t, from), fstest.Read(t, dir))
+			assert.ErrorIs(t, os.WriteFile(filepath.Join(dir, "new"), nil, 0o644), unix.EROFS)
+		})
+	}
+}
+
+func TestLyingFS(t *testing.T) {
+	server := fstest.LyingFS(t)
+	assert.Equal(t, unix.FUSE_SUPER_MAGIC, int(magic(t, server.Dir)))
+	f := filepath.Join(server.Dir, "d/b")
+	assert.Equal(t, "other", string(read(t, f)))
+
+	server.Lie("change")
+	assert.Equal(t, "puifs", string(read(t, f)))
+
+	var first, second unix.Stat_t
+	server.Lie("honest", "inodes")
+	require.NoError(t, unix.Stat(f, &first))
+	require.NoError(t, unix.Stat(f, &second))
+	assert.NotEqual(t, first.Ino, second.Ino)
+
+	server.Lie("honest", "direct", "fail read 9 5")
+	read(t, f)
+	assert.False(t, server.Fired())
+	server.Lie("fail read 2 5")
+	_, err := os.ReadFile(f)
+	assert.ErrorIs(t, err, unix.EIO)
+	assert.True(t, server.Fired())
 }
 
 func TestMount(t *testing.T) {
