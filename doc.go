@@ -3,8 +3,8 @@
 // Package snapshot copies files and trees that other programs may be changing, and proves what it copied:
 // a snapshot is exactly a state that its source really had at one instant, or it is a typed error and nothing is left behind.
 //
-// [ReadFile], [CopyFile] and [Open] prove one file; [CopyDir] and [Scan] a tree; [Verify] and [Diff] compare with a
-// [Manifest]; [Sweep] removes what a killed process left; [Retry] tries again what [Retryable] says may succeed.
+// [ReadFile], [CopyFile] and [Open] prove one file; [CopyDir] and [Scan] a tree; [Take] freezes several trees and files
+// together, in a private directory; [Verify] and [Diff] compare with a [Manifest]; [Sweep] removes what a killed process left; [Retry] tries again what [Retryable] says may succeed.
 //
 // A nil options pointer and a zero field are the safe default; options are copied on entry and never written to. A value that
 // makes no sense, or two that cannot both hold, are [fs.ErrInvalid] before anything is opened. Every function may be called
@@ -23,6 +23,9 @@
 // on this process, a network server that lies, a kernel transfer that is still pending into a page once mapped from the
 // source, or ext4's EXT4_IOC_MOVE_EXT. A state between two writes of one program is a state: nobody but that program knows
 // when its update is complete.
+//
+// A FUSE or network server that never answers a look-up or a listing holds a call up until the process is killed; Options.Stall
+// and the end of a context bound the waiting for bytes.
 //
 // # Platforms
 //

@@ -16,7 +16,7 @@ type Options struct {
 	// Every file.
 	Require   Evidence      // refuse less, with ErrEvidence; zero takes the best that delays nobody (Windows: the share lock, so Quiescent) and reports it
 	NeverLock bool          // no lease, not even a momentary one, and no share lock (Windows): writers are never delayed or refused, evidence may be less
-	Stall     time.Duration // longest wait for a writer that stalls inside a write call; then ErrBusy. Zero means 5 s
+	Stall     time.Duration // longest wait for a writer that stalls inside a write call, or for bytes of a server; then ErrBusy. Zero means 5 s
 	Recall    bool          // fetch cloud placeholders; false is ErrOffline
 	Attempts  int           // tries of a file or rounds of a tree; zero means 3
 	Limits    Limits
