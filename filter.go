@@ -18,7 +18,8 @@ import (
 // A pattern is slash-separated and relative to the root. It holds * and ? (not for a slash), ** (any number of directories),
 // [a-z] and [^a-z], and a backslash before a character that shall stand for itself; it means the same on every system. The
 // last pattern that matches an entry, or a directory above it, decides: the entry is excluded, or kept if the pattern begins
-// with an exclamation mark. Names are bytes: one that is not UTF-8 is a character of its own, equal only to itself.
+// with an exclamation mark. Names are bytes: one that is not UTF-8 is a character of its own, equal only to itself,
+// and so are the four bytes of each of the last 128 code points, which Unicode gives to nobody.
 type Filter struct{ rules []rule }
 
 type rule struct {

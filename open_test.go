@@ -125,19 +125,19 @@ func TestFileChangesWhileItIsRead(t *testing.T) {
 		{"shrinks", func(t *testing.T, f string) { put(t, f, "hell") }, snapshot.Shrank, "hell"},
 		{"is rewritten with its old mtime", func(t *testing.T, f string) {
 			fi, err := os.Stat(f)
-			require.NoError(t, err)
+			assert.NoError(t, err)
 			put(t, f, "HELLO")
-			require.NoError(t, os.Chtimes(f, time.Time{}, fi.ModTime()))
+			assert.NoError(t, os.Chtimes(f, time.Time{}, fi.ModTime()))
 		}, snapshot.MetadataOnly, "HELLO"},
-		{"gets another mode", func(t *testing.T, f string) { require.NoError(t, os.Chmod(f, 0o600)) }, snapshot.Modified, "hello"},
+		{"gets another mode", func(t *testing.T, f string) { assert.NoError(t, os.Chmod(f, 0o600)) }, snapshot.Modified, "hello"},
 		{"is replaced", func(t *testing.T, f string) {
 			put(t, f+".new", "other")
-			require.NoError(t, os.Rename(f+".new", f))
+			assert.NoError(t, os.Rename(f+".new", f))
 		}, snapshot.Replaced, "other"},
-		{"vanishes", func(t *testing.T, f string) { require.NoError(t, os.Remove(f)) }, snapshot.Vanished, "no such file"},
+		{"vanishes", func(t *testing.T, f string) { assert.NoError(t, os.Remove(f)) }, snapshot.Vanished, "no such file"},
 		{"becomes a directory", func(t *testing.T, f string) {
-			require.NoError(t, os.Rename(f, f+".old"))
-			require.NoError(t, os.Mkdir(f, 0o755))
+			assert.NoError(t, os.Rename(f, f+".old"))
+			assert.NoError(t, os.Mkdir(f, 0o755))
 		}, snapshot.TypeChanged, "not a regular file: directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -364,7 +364,8 @@ func TestUmask(t *testing.T) {
 	old := syscall.Umask(0o777)
 	_, err := copyTree(t, filepath.Join(dir, "none"), src, nil)
 	syscall.Umask(old)
-	assert.Error(t, err)
+	assert.ErrorIs(t, err, snapshot.ErrUntrusted)
+	assert.ErrorContains(t, err, "umask")
 }
 
 func TestExposed(t *testing.T) {
