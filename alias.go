@@ -16,53 +16,60 @@ import (
 // that are not there are made. Where Name is there already the error is [fs.ErrExist], where Target is not, [fs.ErrNotExist].
 type Alias struct{ Name, Target string }
 
-// addAliases comes before links are resolved, which may lead through an alias.
+// addAliases comes before links are resolved, which may lead through an alias. Targets are looked for when nothing is added any
+// more: adding moves entries.
 func (t *tree) addAliases() error {
-	for _, a := range t.aliases {
-		if err := t.addAlias(a); err != nil {
+	type added struct {
+		in   *dir
+		link *link
+	}
+	links := make([]added, len(t.aliases))
+	for i, a := range t.aliases {
+		links[i].link = &link{state: linkInside, expansions: 1, kept: true}
+		var err error
+		if links[i].in, err = t.addAlias(a, links[i].link); err != nil {
 			return newPathError("alias", a.Name, err)
 		}
+	}
+	for i, a := range t.aliases {
+		l := links[i].link
+		var err error
+		if l.end, err = t.aliasTarget(strings.Split(a.Target, "/")); err != nil {
+			return newPathError("alias", a.Name, err)
+		}
+		l.text = (&resolver{t}).relative(links[i].in, l.end)
 	}
 	return nil
 }
 
-func (t *tree) addAlias(a Alias) error {
+// addAlias adds a link, and returns the directory that it is in.
+func (t *tree) addAlias(a Alias, l *link) (*dir, error) {
 	at := strings.Split(a.Name, "/")
-	to := strings.Split(a.Target, "/")
-	for _, name := range slices.Concat(at, to) {
+	for _, name := range slices.Concat(at, strings.Split(a.Target, "/")) {
 		if !fsys.ValidName(name) {
-			return fmt.Errorf("%w: name and target are places in the snapshot: %w", ErrEscapes, fs.ErrInvalid)
+			return nil, fmt.Errorf("%w: name and target are places in the snapshot: %w", ErrEscapes, fs.ErrInvalid)
 		}
 	}
 	if got := int64(len(a.Name)); got > int64(t.opts.Limits.MaxPath) {
-		return &LimitError{Path: a.Name, Field: "MaxPath", Limit: int64(t.opts.Limits.MaxPath), Got: got}
-	}
-	end, err := t.aliasTarget(to)
-	if err != nil {
-		return err
+		return nil, &LimitError{Path: a.Name, Field: "MaxPath", Limit: int64(t.opts.Limits.MaxPath), Got: got}
 	}
 	d := t.top
 	for _, name := range at[:len(at)-1] {
 		i, there := d.search(name)
 		if there {
 			if n := &d.kids[i]; n.sub == nil || n.is(skipped) {
-				return fmt.Errorf("%s is no directory of the snapshot: %w", quote.Name(name), fs.ErrExist)
+				return nil, fmt.Errorf("%s is no directory of the snapshot: %w", quote.Name(name), fs.ErrExist)
 			}
 		} else if err := t.insert(d, i, node{name: name, sub: new(dir), seen: fsys.Seen{Mode: fs.ModeDir | 0o500, Mtime: fsys.Clock()}}); err != nil {
-			return err
+			return nil, err
 		}
 		d = d.kids[i].sub
 	}
 	i, there := d.search(at[len(at)-1])
 	if there {
-		return fs.ErrExist
+		return nil, fs.ErrExist
 	}
-	l := &link{state: linkInside, end: end, kept: true}
-	if err := t.insert(d, i, node{name: at[len(at)-1], link: l, seen: fsys.Seen{Mode: fs.ModeSymlink | 0o777, Mtime: fsys.Clock()}}); err != nil {
-		return err
-	}
-	l.text = (&resolver{t}).relative(d, end)
-	return nil
+	return d, t.insert(d, i, node{name: at[len(at)-1], link: l, seen: fsys.Seen{Mode: fs.ModeSymlink | 0o777, Mtime: fsys.Clock()}})
 }
 
 // aliasTarget finds the entry that an alias leads to, over directories only.

@@ -88,7 +88,6 @@ func Take(ctx context.Context, roots []Root, opts *TakeOptions) (*Snapshot, erro
 		if !kept {
 			s.op.finish()
 		}
-		t.progress.end()
 	}()
 	if err := t.admit(admitted...); err != nil {
 		return nil, err
@@ -157,12 +156,13 @@ func baseName(path string) string {
 
 // take copies the tree into a staging directory, which becomes the snapshot.
 func (s *Snapshot) take(t *tree, parent string) (err error) {
+	done := false // a function of the caller may panic
 	dir, path, err := t.openPrivateParent(parent)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err != nil {
+		if !done {
 			t.release(dir)
 		}
 	}()
@@ -177,7 +177,7 @@ func (s *Snapshot) take(t *tree, parent string) (err error) {
 	}
 	s.staging = t.staging
 	defer func() {
-		if err != nil {
+		if !done {
 			t.release(s.tree)
 			err = withLeft(err, t.staging.discard())
 		}
@@ -199,6 +199,9 @@ func (s *Snapshot) take(t *tree, parent string) (err error) {
 		return err
 	}
 	s.report.Elapsed = time.Since(t.started)
+	t.progress.end()
+	t.progress = nil // what is read from now on is no part of the taking
+	done = true
 	return nil
 }
 
@@ -338,6 +341,9 @@ func (o *op) openSnapshot(ctx context.Context, dir string, manifest Digest) (_ *
 	if err := s.open(dir, sealedMode); err != nil {
 		return nil, err
 	}
+	if err := s.openTree(); err != nil {
+		return nil, err
+	}
 	if s.manifest, err = s.readManifest(manifest); err != nil {
 		return nil, err
 	}
@@ -379,30 +385,44 @@ func (s *Snapshot) open(dir string, modes ...fs.FileMode) error {
 	if err := s.staging.share(); err != nil {
 		return newPathError("open", dir, err)
 	}
+	return nil
+}
+
+func (s *Snapshot) openTree() (err error) {
 	if err := s.checkNames(); err != nil {
 		return err
 	}
-	if s.tree, err = c.OpenDir(s.staging.dir, stagingTree); err != nil {
-		return newPathError("open", filepath.Join(path, stagingTree), err)
+	if s.tree, err = s.op.calls.OpenDir(s.staging.dir, stagingTree); err != nil {
+		return newPathError("open", filepath.Join(s.Dir(), stagingTree), err)
 	}
 	return nil
 }
 
-// checkNames: a snapshot's directory holds the lock, the manifest and the tree.
-func (s *Snapshot) checkNames() error {
-	var names []string
-	err := s.op.calls.List(s.staging.dir, make([]byte, fsys.ListBufferSize), func(name string) error {
-		if len(names) < 4 {
-			names = append(names, name)
-		}
-		return nil
-	})
+// names lists a snapshot's directory, or the beginning of a long one. Others may be listing it at the same time.
+func (s *Snapshot) names() (names []string, err error) {
+	c := s.op.calls
+	h, err := c.OpenSelf(s.staging.dir)
+	if err == nil {
+		err = c.List(h, make([]byte, fsys.ListBufferSize), func(name string) error {
+			if len(names) < 4 {
+				names = append(names, name)
+			}
+			return nil
+		})
+		s.op.release(h)
+	}
 	if err != nil {
-		return newPathError("list", s.Dir(), err)
+		return nil, newPathError("list", s.Dir(), err)
 	}
 	slices.Sort(names)
-	if slices.Equal(names, []string{stagingLock, manifestName, stagingTree}) {
-		return nil
+	return names, nil
+}
+
+// checkNames: a snapshot's directory holds the lock, the manifest and the tree.
+func (s *Snapshot) checkNames() error {
+	names, err := s.names()
+	if err != nil || slices.Equal(names, []string{stagingLock, manifestName, stagingTree}) {
+		return err
 	}
 	return newPathError("open", s.Dir(), fmt.Errorf("%w: a snapshot holds %s, %s and %s, and it holds %s",
 		ErrMismatch, stagingLock, manifestName, stagingTree, nameList(names)))
@@ -449,7 +469,10 @@ func (r *handleReader) Read(p []byte) (int, error) {
 // held returns a tree over the held directory tree/, which no name leads to. It is the caller's to end.
 func (s *Snapshot) held(ctx context.Context, verb string) (*tree, error) {
 	path := filepath.Join(s.Dir(), stagingTree)
-	t, err := newTree(ctx, verb, path, asRecorded(&Options{seam: s.op.seam}))
+	t, err := newTree(ctx, verb, path, asRecorded(&Options{
+		Limits: Limits{MaxFileBytes: -1, MaxBytes: -1, MaxEntries: -1, MaxDepth: -1, MaxPath: -1}, // what Take took within its own
+		seam:   s.op.seam,
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -606,9 +629,6 @@ func (s *Snapshot) Verify(ctx context.Context) error {
 	if st.Mode.Perm() != sealedMode {
 		return newPathError("verify", s.Dir(), fmt.Errorf("%w: its mode is %s, not %04o", ErrMismatch, octal(st.Mode), sealedMode))
 	}
-	if err := s.op.calls.Rewind(s.staging.dir); err != nil {
-		return newPathError("list", s.Dir(), err)
-	}
 	if err := s.checkNames(); err != nil {
 		return err
 	}
@@ -718,6 +738,16 @@ func (o *op) removeSnapshot(ctx context.Context, dir string) (err error) {
 	if err := s.open(dir, sealedMode, 0o700); err != nil {
 		return err
 	}
+	names, err := s.names()
+	if err != nil {
+		return err
+	}
+	if s.staging.seen.Mode.Perm() == 0o700 && !slices.Contains(names, stagingTree) {
+		return s.removeRest(names) // of a removal that was interrupted late
+	}
+	if err := s.openTree(); err != nil {
+		return err
+	}
 	if s.manifest, err = s.readManifest(Digest{}); err != nil {
 		return err
 	}
@@ -765,17 +795,37 @@ func (s *Snapshot) remove(t *tree) (err error) {
 	if err := t.removeFound(t.roots[0].dir); err != nil {
 		return err
 	}
-	for _, step := range []func() error{
-		func() error { return c.Rmdir(s.staging.dir, stagingTree) },
-		func() error { return c.Unlink(s.staging.dir, manifestName) },
-		func() error { return c.Unlink(s.staging.dir, stagingLock) },
-		func() error { return c.Rmdir(s.staging.parent, s.staging.name) },
-	} {
-		if err := step(); err != nil {
-			return newPathError("remove", s.Dir(), err)
+	if err := c.Rmdir(s.staging.dir, stagingTree); err != nil {
+		return newPathError("remove", filepath.Join(s.Dir(), stagingTree), err)
+	}
+	return s.removeNames([]string{manifestName, stagingLock})
+}
+
+// removeRest ends what an interrupted removal left of the directory.
+func (s *Snapshot) removeRest(names []string) error {
+	for _, name := range names {
+		if name != manifestName && name != stagingLock {
+			return s.checkNames()
 		}
 	}
+	if err := s.staging.own(); err != nil {
+		return newPathError("remove", s.Dir(), err)
+	}
+	if err := s.removeNames(names); err != nil {
+		return &LeftoverError{Paths: []string{s.Dir()}, Err: err}
+	}
 	return nil
+}
+
+// removeNames removes the files of an emptied directory, the lock last, and the directory.
+func (s *Snapshot) removeNames(names []string) error {
+	c := s.op.calls
+	for _, name := range slices.Backward(slices.Sorted(slices.Values(names))) {
+		if err := c.Unlink(s.staging.dir, name); err != nil {
+			return newPathError("remove", filepath.Join(s.Dir(), name), err)
+		}
+	}
+	return orPathError("remove", s.Dir(), c.Rmdir(s.staging.parent, s.staging.name))
 }
 
 // removeFound empties a directory of what the tree knows of it.

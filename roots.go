@@ -300,7 +300,18 @@ func (t *tree) openEntry(d *dir, i int, path string) (source, error) {
 	if err != nil {
 		return source{}, err
 	}
-	return t.reopenHandle(in, &looked, path)
+	return t.reopenHeld(in, &looked, path)
+}
+
+// reopenHeld opens the caller's file on a handle that is ours to close. Where it cannot be opened anew, that is a duplicate of his.
+func (t *tree) reopenHeld(h fsys.Handle, looked *source, path string) (source, error) {
+	src, err := t.reopenHandle(h, looked, path)
+	if err == nil && src.h == h {
+		if src.h, err = t.calls.Dup(uintptr(h)); err != nil {
+			err = newPathError("open", path, err)
+		}
+	}
+	return src, err
 }
 
 // findPlaces returns the absolute paths by which links may name a root: its path with all links resolved, and as it was

@@ -119,17 +119,22 @@ func (s *staging) claim() claim {
 	if s.openLock() != nil || c.Lock(s.lock) != nil {
 		return nothing
 	}
-	buf := make([]byte, len(stagingMagic)+1)
-	n, err := c.Read(s.lock, buf, 0)
-	switch {
+	switch text, err := s.lockText(); {
 	case err != nil:
 		return nothing
-	case n == 0:
+	case text == "":
 		return s.claimIf(locked, stagingLock)
-	case string(buf[:n]) == stagingMagic:
+	case text == stagingMagic:
 		return locked
 	}
 	return nothing
+}
+
+// lockText is what the lock file says of the directory, or the beginning of a text that is none of ours.
+func (s *staging) lockText() (string, error) {
+	buf := make([]byte, len(detachedMagic)+1)
+	n, err := s.op.calls.Read(s.lock, buf, 0)
+	return string(buf[:n]), err
 }
 
 // openLock opens the lock file of a directory that somebody made before. It is not followed, and must have no other name.
@@ -160,6 +165,13 @@ func (s *staging) share() error {
 	err := s.op.calls.LockShared(s.lock)
 	if fsys.IsLocked(err) {
 		return fmt.Errorf("%w: somebody is removing it", ErrBusy)
+	}
+	if err != nil {
+		return err
+	}
+	text, err := s.lockText()
+	if err == nil && text != stagingMagic && text != detachedMagic {
+		err = fmt.Errorf("%w: its lock file is none of ours", ErrMismatch)
 	}
 	if err != nil {
 		return err

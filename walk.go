@@ -700,7 +700,7 @@ func (w *worker) openLooked(d *dir, i int, pin fsys.Handle, looked *source, path
 	in, name := w.nameOf(d, i)
 	switch {
 	case name == "":
-		return w.reopenHandle(in, looked, path)
+		return w.reopenHeld(in, looked, path)
 	case pin == fsys.NoHandle:
 		return w.openByName(in, name, path, &looked.stat.Seen)
 	}
