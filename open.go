@@ -509,7 +509,7 @@ func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
 	if err != nil {
 		return Proof{}, err
 	}
-	if err := p.publish(src.stat.Mtime); err != nil {
+	if err := p.publish(ctx, src.stat.Mtime, mode); err != nil {
 		return Proof{}, err
 	}
 	f.op.progress.file(f.name)
@@ -578,7 +578,8 @@ func ReadFile(ctx context.Context, name string, opts *Options) ([]byte, Proof, e
 }
 
 // CopyFile writes a read-only copy of src to dst, which must not exist ([fs.ErrExist]), has no slash behind it, and appears
-// only when whole.
+// only when whole. When it returns, no descriptor is left, in this process or a fork of it, that could make an exec of dst fail
+// with ETXTBSY.
 // Errors are those of [ReadFile] and of writing dst.
 func CopyFile(ctx context.Context, dst, src string, opts *Options) (Proof, error) {
 	return attempts(ctx, src, opts, "copy", func(f *File) (Proof, error) { return f.copyFile(ctx, dst) })

@@ -500,7 +500,7 @@ func (p *publication) create(mode fs.FileMode) (h fsys.Handle, volume uint64, er
 }
 
 // publish gives the file its name, which must not exist.
-func (p *publication) publish(mtime fsys.Stamp) error {
+func (p *publication) publish(ctx context.Context, mtime fsys.Stamp, mode fs.FileMode) error {
 	c := p.op.calls
 	dst := filepath.Join(p.dir, p.base)
 	in, name := p.parent, ""
@@ -515,6 +515,11 @@ func (p *publication) publish(mtime fsys.Stamp) error {
 			return newPathError("sync", dst, err)
 		}
 	}
+	if mode&0o111 != 0 {
+		if err := p.drain(ctx); err != nil {
+			return orPathErrorOnce("publish", dst, err)
+		}
+	}
 	published, err := p.link(dst)
 	if err == nil && p.op.opts.Durable {
 		err = orPathError("sync", p.dir, c.Sync(p.parent))
@@ -522,6 +527,19 @@ func (p *publication) publish(mtime fsys.Stamp) error {
 	if err != nil && published {
 		err = errors.Join(err, p.unpublish(dst))
 	}
+	return err
+}
+
+// drain exchanges the handle for one that only reads, when no fork of this process has it any more: see staging.drain.
+func (p *publication) drain(ctx context.Context) error {
+	again, err := p.op.calls.Reopen(p.h)
+	if errors.Is(err, errors.ErrUnsupported) && p.staging != nil {
+		again, err = p.op.calls.OpenFile(p.staging.dir, stagingFile)
+	}
+	if err != nil {
+		return err
+	}
+	p.h, err = p.op.drain(ctx, p.h, again)
 	return err
 }
 
