@@ -97,6 +97,9 @@ func (t *tree) insert(d *dir, i int, n node) error {
 	if got := t.entries.Add(1); got > t.opts.Limits.MaxEntries {
 		return &LimitError{Path: n.name, Field: "MaxEntries", Limit: t.opts.Limits.MaxEntries, Got: got}
 	}
+	if depth := d.depth + 1; n.sub != nil && depth > t.opts.Limits.MaxDepth {
+		return &LimitError{Path: n.name, Field: "MaxDepth", Limit: int64(t.opts.Limits.MaxDepth), Got: int64(depth)}
+	}
 	d.kids = slices.Insert(d.kids, i, n)
 	for k := i; k < len(d.kids); k++ {
 		if sub := d.kids[k].sub; sub != nil {

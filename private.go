@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -317,210 +316,6 @@ func (s *Snapshot) serve() error {
 	return nil
 }
 
-// OpenSnapshot opens what another process took, in a directory that its manifest's digest names. Owner, modes, names, sizes and
-// link texts of everything in it are checked, contents are not: [Snapshot.Verify] reads them all, [Snapshot.Open] those of one
-// file. While it is open, [Sweep] and [RemoveSnapshot] leave it alone. What differs is [ErrMismatch] or [ErrUntrusted].
-func OpenSnapshot(ctx context.Context, dir string, manifest Digest) (*Snapshot, error) {
-	if manifest.IsZero() {
-		return nil, newPathError("open", dir, fmt.Errorf("the digest of the manifest is zero, which stands for none: %w", fs.ErrInvalid))
-	}
-	if err := fsys.Supported(); err != nil {
-		return nil, newPathError("open", dir, err)
-	}
-	return newOp(nil).openSnapshot(ctx, dir, manifest)
-}
-
-// openSnapshot is OpenSnapshot as one operation, which ends with Close.
-func (o *op) openSnapshot(ctx context.Context, dir string, manifest Digest) (_ *Snapshot, err error) {
-	s := &Snapshot{op: o, tree: fsys.NoHandle}
-	defer func() {
-		if err != nil {
-			s.release()
-		}
-	}()
-	if err := s.open(dir, sealedMode); err != nil {
-		return nil, err
-	}
-	if err := s.openTree(); err != nil {
-		return nil, err
-	}
-	if s.manifest, err = s.readManifest(manifest); err != nil {
-		return nil, err
-	}
-	if err := s.look(ctx); err != nil {
-		return nil, err
-	}
-	return s, s.serve()
-}
-
-// open holds the directory of a snapshot, and a shared lock on it.
-func (s *Snapshot) open(dir string, modes ...fs.FileMode) error {
-	o, c := s.op, s.op.calls
-	path, err := filepath.Abs(dir)
-	if err != nil {
-		return newPathError("open", dir, err)
-	}
-	parent, base := filepath.Split(path)
-	s.staging = o.stagingAt(fsys.NoHandle, filepath.Clean(parent), base)
-	if !fsys.ValidName(base) {
-		return newPathError("open", dir, fmt.Errorf("%w: no snapshot", fs.ErrInvalid))
-	}
-	if s.staging.parent, err = c.OpenRoot(parent); err != nil {
-		return newPathError("open", parent, err)
-	}
-	if s.staging.dir, err = c.OpenDir(s.staging.parent, base); err != nil {
-		return newPathError("open", dir, err)
-	}
-	st, err := c.Stat(s.staging.dir, false)
-	if err != nil {
-		return newPathError("stat", dir, err)
-	}
-	s.staging.seen = st.Seen
-	switch {
-	case st.UID != fsys.Euid():
-		return &TrustError{Path: path, Owner: fmt.Sprint(st.UID), Mode: st.Mode}
-	case !slices.Contains(modes, st.Mode.Perm()):
-		return newPathError("open", dir, fmt.Errorf("%w: its mode is %s, that of a whole snapshot %04o: it is unfinished, or was changed", ErrMismatch, octal(st.Mode), sealedMode))
-	}
-	if err := s.staging.share(); err != nil {
-		return newPathError("open", dir, err)
-	}
-	return nil
-}
-
-func (s *Snapshot) openTree() (err error) {
-	if err := s.checkNames(); err != nil {
-		return err
-	}
-	if s.tree, err = s.op.calls.OpenDir(s.staging.dir, stagingTree); err != nil {
-		return newPathError("open", filepath.Join(s.Dir(), stagingTree), err)
-	}
-	return nil
-}
-
-// names lists a snapshot's directory, or the beginning of a long one. Others may be listing it at the same time.
-func (s *Snapshot) names() (names []string, err error) {
-	c := s.op.calls
-	h, err := c.OpenSelf(s.staging.dir)
-	if err == nil {
-		err = c.List(h, make([]byte, fsys.ListBufferSize), func(name string) error {
-			if len(names) < 4 {
-				names = append(names, name)
-			}
-			return nil
-		})
-		s.op.release(h)
-	}
-	if err != nil {
-		return nil, newPathError("list", s.Dir(), err)
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-// checkNames: a snapshot's directory holds the lock, the manifest and the tree.
-func (s *Snapshot) checkNames() error {
-	names, err := s.names()
-	if err != nil || slices.Equal(names, []string{stagingLock, manifestName, stagingTree}) {
-		return err
-	}
-	return newPathError("open", s.Dir(), fmt.Errorf("%w: a snapshot holds %s, %s and %s, and it holds %s",
-		ErrMismatch, stagingLock, manifestName, stagingTree, nameList(names)))
-}
-
-// readManifest checks the manifest against its digest; zero takes it as it is.
-func (s *Snapshot) readManifest(want Digest) (*Manifest, error) {
-	o, c := s.op, s.op.calls
-	path := filepath.Join(s.Dir(), manifestName)
-	src, err := o.openSource(s.staging.dir, manifestName, path, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer o.release(src.h)
-	if st := src.stat; st.UID != fsys.Euid() || st.Nlink != 1 || st.Mode.Perm() != 0o400 {
-		return nil, &TrustError{Path: path, Owner: fmt.Sprint(st.UID), Mode: st.Mode}
-	}
-	m, err := ReadManifest(&handleReader{calls: c, h: src.h})
-	if err != nil {
-		return nil, newPathError("read", path, fmt.Errorf("%w: %w", ErrMismatch, err))
-	}
-	if got := m.Digest(); got != want && !want.IsZero() {
-		return nil, newPathError("open", path, fmt.Errorf("%w: its digest is %s, not %s", ErrMismatch, got, want))
-	}
-	return m, nil
-}
-
-// handleReader reads an open file from its beginning.
-type handleReader struct {
-	calls *fsys.Calls
-	h     fsys.Handle
-	off   int64
-}
-
-func (r *handleReader) Read(p []byte) (int, error) {
-	n, err := r.calls.Read(r.h, p, r.off)
-	r.off += int64(n)
-	if n == 0 && err == nil && len(p) > 0 {
-		err = io.EOF
-	}
-	return n, err
-}
-
-// held returns a tree over the held directory tree/, which no name leads to. It is the caller's to end.
-func (s *Snapshot) held(ctx context.Context, verb string) (*tree, error) {
-	path := filepath.Join(s.Dir(), stagingTree)
-	t, err := newTree(ctx, verb, path, asRecorded(&Options{
-		Limits: Limits{MaxFileBytes: -1, MaxBytes: -1, MaxEntries: -1, MaxDepth: -1, MaxPath: -1}, // what Take took within its own
-		seam:   s.op.seam,
-	}))
-	if err != nil {
-		return nil, err
-	}
-	t.whole = true
-	root := newRoot(stagingTree, path)
-	if root.held, err = t.calls.Dup(uintptr(s.tree)); err == nil {
-		err = t.admit(root)
-	} else {
-		err = newPathError("open", path, err)
-	}
-	if err != nil {
-		t.end()
-		return nil, err
-	}
-	return t, nil
-}
-
-// look compares all but the contents with the manifest.
-func (s *Snapshot) look(ctx context.Context) error {
-	t, err := s.held(ctx, "open")
-	if err != nil {
-		return err
-	}
-	defer t.end()
-	t.shallow = true
-	if _, err := t.prove(); err != nil {
-		return err
-	}
-	return t.compareWith(s.manifest, func(recorded, found *Entry, n *node) error {
-		if recorded == nil || found == nil {
-			return mismatched(recorded, found)
-		}
-		found.Digest = recorded.Digest
-		if *recorded != *found {
-			found.Digest = Digest{}
-			return mismatched(recorded, found)
-		}
-		return s.checkOwner(found.Path, n)
-	})
-}
-
-func (s *Snapshot) checkOwner(path string, n *node) error {
-	if n.seen.UID == fsys.Euid() {
-		return nil
-	}
-	return &TrustError{Path: filepath.Join(s.Dir(), stagingTree, path), Owner: fmt.Sprint(n.seen.UID), Mode: n.seen.Mode}
-}
-
 // Dir returns the snapshot's absolute directory.
 func (s *Snapshot) Dir() string { return s.staging.where() }
 
@@ -542,8 +337,9 @@ func (s *Snapshot) Manifest() *Manifest { return s.manifest }
 func (s *Snapshot) Report() *Report { return s.report }
 
 // FS serves tree/; it has ReadDir, ReadFile, Stat, ReadLink and Lstat. Names that are not UTF-8 are listed and cannot be
-// opened. What it reads is not compared with the manifest. After Close it returns [fs.ErrClosed].
-func (s *Snapshot) FS() fs.FS { return s.files.FS() }
+// opened. What it reads is not compared with the manifest. After Close it returns [fs.ErrClosed]; files that were opened before
+// stay good.
+func (s *Snapshot) FS() fs.FS { return snapshotFS{s} }
 
 // Open returns a read-only handle whose bytes were hashed through it and equal the manifest. Path is a manifest path, of a
 // regular file. The handle is the caller's, and stays good after Close.
@@ -622,14 +418,13 @@ func (s *Snapshot) Verify(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	st, err := s.op.calls.Stat(s.staging.dir, false)
-	if err != nil {
-		return newPathError("stat", s.Dir(), err)
-	}
-	if st.Mode.Perm() != sealedMode {
-		return newPathError("verify", s.Dir(), fmt.Errorf("%w: its mode is %s, not %04o", ErrMismatch, octal(st.Mode), sealedMode))
+	if err := s.checkDir(sealedMode); err != nil {
+		return err
 	}
 	if err := s.checkNames(); err != nil {
+		return err
+	}
+	if err := s.checkTree(); err != nil {
 		return err
 	}
 	if _, err := s.readManifest(s.manifest.Digest()); err != nil {
@@ -640,7 +435,10 @@ func (s *Snapshot) Verify(ctx context.Context) error {
 		return err
 	}
 	defer t.end()
-	return t.verify(s.manifest)
+	if _, err := t.prove(); err != nil {
+		return err
+	}
+	return t.compareWith(s.manifest, s.matches)
 }
 
 // Detach lets the snapshot outlive this process, out of the reach of [Sweep], until [RemoveSnapshot].
@@ -668,14 +466,22 @@ func (s *Snapshot) Detach() error {
 	return nil
 }
 
-// begin keeps Close waiting until done, and ends ctx when it is called.
-func (s *Snapshot) begin(ctx context.Context, verb, path string) (_ context.Context, done func(), err error) {
+// enter keeps Close waiting until s.calls.Done.
+func (s *Snapshot) enter(verb, path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return nil, nil, newPathError(verb, path, fs.ErrClosed)
+		return newPathError(verb, path, fs.ErrClosed)
 	}
 	s.calls.Add(1)
+	return nil
+}
+
+// begin keeps Close waiting until done, and ends ctx when it is called.
+func (s *Snapshot) begin(ctx context.Context, verb, path string) (_ context.Context, done func(), err error) {
+	if err := s.enter(verb, path); err != nil {
+		return nil, nil, err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(fs.ErrClosed) })
 	return ctx, func() {
@@ -716,147 +522,4 @@ func (s *Snapshot) release() {
 		s.op.release(s.staging.parent)
 	}
 	s.op.finish()
-}
-
-// RemoveSnapshot removes a detached snapshot. What Take did not make is refused, untouched, with [ErrMismatch] or
-// [ErrUntrusted]: another name, owner or mode, or an entry that its manifest does not list. One that a process has open is
-// [ErrBusy]. A removal that was interrupted can be called again.
-func RemoveSnapshot(ctx context.Context, dir string) error {
-	if err := fsys.Supported(); err != nil {
-		return newPathError("remove", dir, err)
-	}
-	return newOp(nil).removeSnapshot(ctx, dir)
-}
-
-// removeSnapshot is RemoveSnapshot as one operation.
-func (o *op) removeSnapshot(ctx context.Context, dir string) (err error) {
-	s := &Snapshot{op: o, tree: fsys.NoHandle}
-	defer s.release()
-	if !isStagingName(filepath.Base(filepath.Clean(dir))) {
-		return newPathError("remove", dir, fmt.Errorf("%w: no snapshot has such a name", ErrMismatch))
-	}
-	if err := s.open(dir, sealedMode, 0o700); err != nil {
-		return err
-	}
-	names, err := s.names()
-	if err != nil {
-		return err
-	}
-	if s.staging.seen.Mode.Perm() == 0o700 && !slices.Contains(names, stagingTree) {
-		return s.removeRest(names) // of a removal that was interrupted late
-	}
-	if err := s.openTree(); err != nil {
-		return err
-	}
-	if s.manifest, err = s.readManifest(Digest{}); err != nil {
-		return err
-	}
-	t, err := s.held(ctx, "remove")
-	if err != nil {
-		return err
-	}
-	defer t.end()
-	t.shallow = true
-	if _, err := t.prove(); err != nil {
-		return err
-	}
-	if err := t.compareWith(s.manifest, s.isOurs); err != nil {
-		return err
-	}
-	if err := s.staging.own(); err != nil {
-		return newPathError("remove", dir, err)
-	}
-	return s.remove(t)
-}
-
-// isOurs refuses what Take did not make. A removal that was interrupted has taken entries away, and made directories writable.
-func (s *Snapshot) isOurs(recorded, found *Entry, n *node) error {
-	if found == nil {
-		return nil
-	}
-	same := recorded != nil && found.Mode.Type() == recorded.Mode.Type() && found.Size == recorded.Size && found.Link == recorded.Link
-	if !same {
-		return mismatched(recorded, found)
-	}
-	return s.checkOwner(found.Path, n)
-}
-
-// remove takes away what t has found, and nothing that came since. The manifest goes after what it lists, and the lock last.
-func (s *Snapshot) remove(t *tree) (err error) {
-	c := s.op.calls
-	defer func() {
-		if err != nil {
-			err = &LeftoverError{Paths: []string{s.Dir()}, Err: err}
-		}
-	}()
-	if err := c.Chmod(s.staging.dir, 0o700); err != nil {
-		return newPathError("chmod", s.Dir(), err)
-	}
-	if err := t.removeFound(t.roots[0].dir); err != nil {
-		return err
-	}
-	if err := c.Rmdir(s.staging.dir, stagingTree); err != nil {
-		return newPathError("remove", filepath.Join(s.Dir(), stagingTree), err)
-	}
-	return s.removeNames([]string{manifestName, stagingLock})
-}
-
-// removeRest ends what an interrupted removal left of the directory.
-func (s *Snapshot) removeRest(names []string) error {
-	for _, name := range names {
-		if name != manifestName && name != stagingLock {
-			return s.checkNames()
-		}
-	}
-	if err := s.staging.own(); err != nil {
-		return newPathError("remove", s.Dir(), err)
-	}
-	if err := s.removeNames(names); err != nil {
-		return &LeftoverError{Paths: []string{s.Dir()}, Err: err}
-	}
-	return nil
-}
-
-// removeNames removes the files of an emptied directory, the lock last, and the directory.
-func (s *Snapshot) removeNames(names []string) error {
-	c := s.op.calls
-	for _, name := range slices.Backward(slices.Sorted(slices.Values(names))) {
-		if err := c.Unlink(s.staging.dir, name); err != nil {
-			return newPathError("remove", filepath.Join(s.Dir(), name), err)
-		}
-	}
-	return orPathError("remove", s.Dir(), c.Rmdir(s.staging.parent, s.staging.name))
-}
-
-// removeFound empties a directory of what the tree knows of it.
-func (t *tree) removeFound(d *dir) error {
-	err := t.within(d, func() error { return orPathError("chmod", t.placeDir(d), t.calls.Chmod(d.in, 0o700)) })
-	if err != nil {
-		return err
-	}
-	for i := range d.kids {
-		n := &d.kids[i]
-		if n.sub != nil {
-			if err := t.removeFound(n.sub); err != nil {
-				return err
-			}
-		}
-		err := t.within(d, func() error {
-			if n.sub != nil {
-				return t.calls.Rmdir(d.in, n.name)
-			}
-			now, err := t.statEntry(d, i)
-			if err == nil && now.Seen != n.seen {
-				err = changed(&n.seen, &now.Seen, t.place(d, i))
-			}
-			if err == nil {
-				err = t.calls.Unlink(d.in, n.name)
-			}
-			return err
-		})
-		if err != nil {
-			return orPathErrorOnce("remove", t.place(d, i), err)
-		}
-	}
-	return nil
 }

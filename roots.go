@@ -40,7 +40,13 @@ func (t *tree) admit(roots ...*root) error {
 	t.roots = roots
 	t.top = &dir{depth: -1, in: fsys.NoHandle, out: fsys.NoHandle, held: true, kids: make([]node, len(t.roots))}
 	t.entries.Store(int64(len(t.roots)))
+	if got := t.entries.Load(); got > t.opts.Limits.MaxEntries {
+		return &LimitError{Path: t.path, Field: "MaxEntries", Limit: t.opts.Limits.MaxEntries, Got: got}
+	}
 	for i, r := range t.roots {
+		if !t.whole && len(r.name) > t.opts.Limits.MaxPath {
+			return &LimitError{Path: r.path, Field: "MaxPath", Limit: int64(t.opts.Limits.MaxPath), Got: int64(len(r.name))}
+		}
 		t.top.kids[i] = node{name: r.name, flags: todo}
 		if r.file != nil {
 			var err error
@@ -127,7 +133,7 @@ func (t *tree) openRootFile(i int) error {
 	r := t.roots[i]
 	real, err := filepath.EvalSymlinks(r.path)
 	if err != nil {
-		return err
+		return newPathError("open", r.path, err)
 	}
 	dir, base, err := split(real)
 	if err != nil {

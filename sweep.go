@@ -116,7 +116,11 @@ func (s *staging) claim() claim {
 	if _, err := c.StatAt(s.dir, stagingLock, false); errors.Is(err, fs.ErrNotExist) {
 		return s.claimIf(emptied, "")
 	}
-	if s.openLock() != nil || c.Lock(s.lock) != nil {
+	// A detached snapshot's lock is not even taken for a moment: somebody may be about to share it. It may be detached meanwhile.
+	if s.openLock() != nil {
+		return nothing
+	}
+	if text, err := s.lockText(); err != nil || text != "" && text != stagingMagic || c.Lock(s.lock) != nil {
 		return nothing
 	}
 	switch text, err := s.lockText(); {
@@ -176,9 +180,14 @@ func (s *staging) share() error {
 	if err != nil {
 		return err
 	}
+	return s.stillNamed()
+}
+
+// stillNamed: whoever had the lock before may have removed the directory.
+func (s *staging) stillNamed() error {
 	named, err := s.named()
 	if err == nil && !named {
-		err = fs.ErrNotExist // it was removed meanwhile
+		err = fs.ErrNotExist
 	}
 	return err
 }
@@ -189,7 +198,10 @@ func (s *staging) own() error {
 	if fsys.IsLocked(err) {
 		return fmt.Errorf("%w: a process has it open", ErrBusy)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return s.stillNamed() // to get the lock the shared one was given up
 }
 
 func (s *staging) claimIf(c claim, only string) claim {

@@ -36,12 +36,15 @@ func (t *tree) verify(m *Manifest) error {
 	if _, err := t.prove(); err != nil {
 		return err
 	}
-	return t.compareWith(m, func(recorded, found *Entry, _ *node) error {
-		if recorded == nil || found == nil || *recorded != *found {
-			return mismatched(recorded, found)
-		}
-		return nil
-	})
+	return t.compareWith(m, func(recorded, found *Entry, _ *node) error { return equal(recorded, found) })
+}
+
+// equal returns a *MismatchError unless both are there and the same.
+func equal(recorded, found *Entry) error {
+	if recorded == nil || found == nil || *recorded != *found {
+		return mismatched(recorded, found)
+	}
+	return nil
 }
 
 func mismatched(recorded, found *Entry) error {
