@@ -85,7 +85,8 @@ func Take(ctx context.Context, roots []Root, opts *TakeOptions) (*Snapshot, erro
 		t.shutAll()
 		t.closeRoots()
 		if !kept {
-			s.op.finish()
+			defer s.op.finish()
+			t.progress.end()
 		}
 	}()
 	if err := t.admit(admitted...); err != nil {
