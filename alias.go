@@ -13,7 +13,8 @@ import (
 )
 
 // Alias is a link that [Take] adds: at Name, to Target, both slash-separated in the snapshot. Directories on the way to Name
-// that are not there are made. Where Name is there already the error is [fs.ErrExist], where Target is not, [fs.ErrNotExist].
+// that are not there are made. Where Name is there already, also if it was left out, the error is [fs.ErrExist]; where Target is not,
+// [fs.ErrNotExist].
 type Alias struct{ Name, Target string }
 
 // addAliases comes before links are resolved, which may lead through an alias. Targets are looked for when nothing is added any

@@ -171,7 +171,7 @@ func (t *tree) resolve() (err error) {
 	for _, s := range append(list, last...) {
 		if s.moved {
 			t.drifted(s.dir, s.index, MetadataOnly, &s.first, &ChangeError{
-				Path: t.place(s.dir, s.index), Reason: MetadataOnly,
+				Path: t.place(s.dir, s.index).String(), Reason: MetadataOnly,
 				Before: stateOf(&s.recorded), After: stateOf(&s.first), Err: ErrChangedDuringSnapshot,
 			})
 		}
@@ -297,7 +297,7 @@ func (t *tree) settleSuspects(list []*suspect) error {
 			return t.soft(s.dir, s.index, err)
 		}
 		s.kind = kind
-		if _, err := t.settle(t.ctx, &st.Seen, kind, t.path); err != nil {
+		if _, err := t.settle(t.ctx, &st.Seen, kind, at(t.path)); err != nil {
 			return err
 		}
 	}
@@ -419,7 +419,7 @@ func (w *worker) readSuspect(s *suspect) error {
 
 // proveSuspect reads a suspect. Under a lease that is held its ctime may go on moving, so only the rest of the State counts,
 // and the lease itself is the evidence.
-func (w *worker) proveSuspect(s *suspect, src *source, path string) (read, error) {
+func (w *worker) proveSuspect(s *suspect, src *source, path place) (read, error) {
 	if s.h == fsys.NoHandle {
 		if err := changed(&s.first, &src.stat.Seen, path); err != nil {
 			return read{}, err

@@ -26,6 +26,7 @@ type reader struct {
 	*op
 	buf  []byte
 	hash hash.Hash
+	sum  Digest // what hash writes to
 	// ctimeLater: a move of ctime alone is left to the look at the name, which tells a link or chmod from a replaced file.
 	ctimeLater bool
 }
@@ -95,7 +96,7 @@ func isZero(p []byte) bool { return bytes.Equal(p, zeros[:len(p)]) }
 
 // prove brings up the evidence for src, streams it to out while hashing what is written, and compares its State again.
 // The caller then looks at the name.
-func (r *reader) prove(ctx context.Context, src *source, out *sink, path string) (_ read, err error) {
+func (r *reader) prove(ctx context.Context, src *source, out *sink, path place) (_ read, err error) {
 	if err := r.withinLimit(src, path); err != nil {
 		return read{}, err
 	}
@@ -137,7 +138,7 @@ func (r *reader) prove(ctx context.Context, src *source, out *sink, path string)
 }
 
 // makeRoom asks for the room that the bytes of src will take, before one is written.
-func (r *reader) makeRoom(src *source, out *sink, path string) error {
+func (r *reader) makeRoom(src *source, out *sink, path place) error {
 	if err := out.space.take(out.needs, path); err != nil {
 		return err
 	}
@@ -150,15 +151,15 @@ func (r *reader) makeRoom(src *source, out *sink, path string) error {
 // allocateFrom is the size from which a full disk is worth finding early.
 const allocateFrom = 1 << 20
 
-func (o *op) withinLimit(src *source, path string) error {
+func (o *op) withinLimit(src *source, path place) error {
 	if limit := o.opts.Limits.MaxFileBytes; src.stat.Size > limit {
-		return &LimitError{Path: path, Field: "MaxFileBytes", Limit: limit, Got: src.stat.Size}
+		return &LimitError{Path: path.String(), Field: "MaxFileBytes", Limit: limit, Got: src.stat.Size}
 	}
 	return nil
 }
 
 // stream reads src by offset and at most one byte more than its size, hashes, and puts to out in the same pass.
-func (r *reader) stream(ctx context.Context, src *source, ev *evidence, out *sink, path string, poll func() error) (Digest, error) {
+func (r *reader) stream(ctx context.Context, src *source, ev *evidence, out *sink, path place, poll func() error) (Digest, error) {
 	r.hash.Reset()
 	size := src.stat.Size
 	for off := int64(0); ; {
@@ -174,7 +175,7 @@ func (r *reader) stream(ctx context.Context, src *source, ev *evidence, out *sin
 		case fsys.IsBlocked(err):
 			return Digest{}, newPathError("read", path, ErrBusy) // a mandatory lock
 		case fsys.IsStale(err):
-			return Digest{}, &ChangeError{Path: path, Reason: Replaced, Before: stateOf(&src.stat.Seen), Err: ErrChangedDuringSnapshot}
+			return Digest{}, &ChangeError{Path: path.String(), Reason: Replaced, Before: stateOf(&src.stat.Seen), Err: ErrChangedDuringSnapshot}
 		case err != nil:
 			return Digest{}, newPathError("read", path, atOffset(off, err))
 		case off+int64(len(p)) > size && !r.off(checkGrowth):
@@ -196,7 +197,8 @@ func (r *reader) stream(ctx context.Context, src *source, ev *evidence, out *sin
 			if off != size && !r.off(checkGrowth) {
 				return Digest{}, r.lengthChanged(src, Shrank, off, path)
 			}
-			return Digest(r.hash.Sum(nil)), nil
+			r.hash.Sum(r.sum[:0])
+			return r.sum, nil
 		}
 	}
 }
@@ -232,7 +234,7 @@ func atOffset(off int64, err error) error {
 
 // lengthChanged reports a file whose bytes are not as many as its State says, which may still be the State: then the file
 // system's sizes are not to be relied on.
-func (r *reader) lengthChanged(src *source, reason Reason, got int64, path string) error {
+func (r *reader) lengthChanged(src *source, reason Reason, got int64, path place) error {
 	before, after := stateOf(&src.stat.Seen), stateOf(&src.stat.Seen)
 	after.Size = got
 	if now, err := r.calls.Stat(src.h, src.kind.Remote); err == nil {
@@ -242,7 +244,7 @@ func (r *reader) lengthChanged(src *source, reason Reason, got int64, path strin
 		}
 		after = stateOf(&now.Seen)
 	}
-	return &ChangeError{Path: path, Reason: reason, Before: before, After: after, Err: ErrChangedDuringSnapshot}
+	return &ChangeError{Path: path.String(), Reason: reason, Before: before, After: after, Err: ErrChangedDuringSnapshot}
 }
 
 // clone makes out a reflink of src, if it is a file on the same file system and that has them: the content at one instant,
@@ -271,7 +273,7 @@ func (r *reader) clone(ctx context.Context, src *source, out *sink) (bool, error
 }
 
 // hashClone reads the clone, not the source: the digest is that of the bytes that are kept.
-func (r *reader) hashClone(ctx context.Context, src *source, out *sink, path string) (Digest, error) {
+func (r *reader) hashClone(ctx context.Context, src *source, out *sink, path place) (Digest, error) {
 	copied := *src
 	copied.h, copied.kind = out.h, new(fsys.Kind) // nobody else writes it
 	var err error
@@ -293,7 +295,7 @@ func sizeReason(before, after int64) Reason {
 
 // readLeased reads src while a lease is held. A writer waits meanwhile, so nothing is written to out under the lease: what
 // exceeds the buffer is copied first, then read again under the lease, and the digests are compared.
-func (r *reader) readLeased(ctx context.Context, src *source, ev *evidence, out *sink, path string) (d Digest, err error) {
+func (r *reader) readLeased(ctx context.Context, src *source, ev *evidence, out *sink, path place) (d Digest, err error) {
 	if src.stat.Size < bufferSize {
 		var small bytes.Buffer
 		err = r.leased(src, path, func(poll func() error) error {
@@ -318,13 +320,13 @@ func (r *reader) readLeased(ctx context.Context, src *source, ev *evidence, out 
 	})
 	if err == nil && !d.IsZero() && again != d {
 		seen := stateOf(&src.stat.Seen)
-		err = &ChangeError{Path: path, Reason: Modified, Before: seen, After: seen, Err: ErrChangedDuringSnapshot}
+		err = &ChangeError{Path: path.String(), Reason: Modified, Before: seen, After: seen, Err: ErrChangedDuringSnapshot}
 	}
 	return again, err
 }
 
 // copyMode returns the bits that the copy of a file gets, or ErrSpecialMode.
-func (o *op) copyMode(mode fs.FileMode, path string) (fs.FileMode, error) {
+func (o *op) copyMode(mode fs.FileMode, path place) (fs.FileMode, error) {
 	if o.opts.PreserveMode {
 		if mode&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0 {
 			return 0, newPathError("copy", path, fmt.Errorf("%w: %s", ErrSpecialMode, octal(mode)))
@@ -338,7 +340,7 @@ func (o *op) copyMode(mode fs.FileMode, path string) (fs.FileMode, error) {
 }
 
 // fill proves src into h, an empty file of ours on volume.
-func (r *reader) fill(ctx context.Context, src *source, h fsys.Handle, volume uint64, room *space, path string) (read, error) {
+func (r *reader) fill(ctx context.Context, src *source, h fsys.Handle, volume uint64, room *space, path place) (read, error) {
 	out := &sink{
 		h: h, volume: volume,
 		sparse: src.stat.Blocks*512 < src.stat.Size,

@@ -268,9 +268,10 @@ type Conflict struct {
 
 // newPathError returns a *fs.PathError. Its Error writes the path raw, so that a name could forge a line of a log or turn
 // the text around; one that could is wrapped in an error with a safe text.
-func newPathError(op, path string, err error) error {
-	e := &fs.PathError{Op: op, Path: path, Err: err}
-	if quote.Name(path) == path {
+func newPathError[P string | place](op string, path P, err error) error {
+	name := textOf(path)
+	e := &fs.PathError{Op: op, Path: name, Err: err}
+	if quote.Name(name) == name {
 		return e
 	}
 	return &quotedPathError{e}

@@ -130,7 +130,7 @@ func (o *op) maySettle(s *fsys.Seen, kind *fsys.Kind) bool {
 
 // settle waits, within what is left of the round's budget, until a State like s is settled. It reports false when the
 // budget is used up.
-func (o *op) settle(ctx context.Context, s *fsys.Seen, kind *fsys.Kind, path string) (bool, error) {
+func (o *op) settle(ctx context.Context, s *fsys.Seen, kind *fsys.Kind, path place) (bool, error) {
 	for {
 		d := settlesIn(s, kind)
 		if d == 0 {
@@ -160,7 +160,7 @@ type evidence struct {
 
 // bringUp does, after the first State and before the first byte, what makes every later change of src show in its State:
 // in this order, since a store between a barrier and the first State would be stamped before both looks and seen by none.
-func (r *reader) bringUp(ctx context.Context, src *source, out *sink, path string) (evidence, error) {
+func (r *reader) bringUp(ctx context.Context, src *source, out *sink, path place) (evidence, error) {
 	var ev evidence
 	young := !settled(&src.stat.Seen, src.clock, src.kind) && !r.off(checkSettled)
 	switch k := src.kind; {
@@ -200,7 +200,7 @@ func (r *reader) bringUp(ctx context.Context, src *source, out *sink, path strin
 // bringUpStores asks for a momentary lease, which is both barriers at a tenth of their price and covers O_DIRECT: granted
 // means that nobody has the file open for writing or mapped writable now, and all that comes later is stamped. It is asked
 // for first because only its answer comes at once: a clone and the barriers wait for a writer that may never finish.
-func (r *reader) bringUpStores(ctx context.Context, src *source, out *sink, path string) (evidence, error) {
+func (r *reader) bringUpStores(ctx context.Context, src *source, out *sink, path place) (evidence, error) {
 	why, err := r.momentaryLease(src)
 	if err != nil {
 		return evidence{}, newPathError("lease", path, err)
@@ -242,7 +242,7 @@ func (o *op) momentaryLease(src *source) (whyNot, error) {
 }
 
 // bringUpBarriers waits for the buffered write that is under way and arms the detection of mapped stores.
-func (o *op) bringUpBarriers(ctx context.Context, src *source, why whyNot, path string) (evidence, error) {
+func (o *op) bringUpBarriers(ctx context.Context, src *source, why whyNot, path place) (evidence, error) {
 	if !src.ours { // SEEK_DATA would move an offset that is the caller's
 		ev := evidence{level: Stable, why: whyShared}
 		return ev, o.enough(ev, src, path)
@@ -273,7 +273,7 @@ func (o *op) bringUpBarriers(ctx context.Context, src *source, why whyNot, path 
 }
 
 // bringUpLease prepares for a lease that is held over the read.
-func (o *op) bringUpLease(src *source, path string) (evidence, error) {
+func (o *op) bringUpLease(src *source, path place) (evidence, error) {
 	ev := evidence{level: Quiescent, hold: true}
 	switch {
 	case src.stat.DAX:
@@ -292,25 +292,25 @@ func (o *op) bringUpLease(src *source, path string) (evidence, error) {
 }
 
 // enough refuses evidence below Options.Require before a byte is read: ErrBusy if a writer is the only reason.
-func (o *op) enough(ev evidence, src *source, path string) error {
+func (o *op) enough(ev evidence, src *source, path place) error {
 	if ev.level >= o.opts.Require {
 		return nil
 	}
 	if ev.why == whyWriter {
 		return newPathError("lease", path, ErrBusy)
 	}
-	return &EvidenceError{Path: path, Required: o.opts.Require, Reached: ev.level, Because: ev.why.text(src.kind)}
+	return &EvidenceError{Path: path.String(), Required: o.opts.Require, Reached: ev.level, Because: ev.why.text(src.kind)}
 }
 
 // leased runs f while a lease on src is held. f has to call poll at least once in each MiB and stop at its error.
-func (o *op) leased(src *source, path string, f func(poll func() error) error) (err error) {
+func (o *op) leased(src *source, path place, f func(poll func() error) error) (err error) {
 	switch err := o.calls.Lease(src.h); {
 	case errors.Is(err, fsys.ErrWriter):
 		return newPathError("lease", path, ErrBusy)
 	case errors.Is(err, fsys.ErrNotAllowed):
-		return &EvidenceError{Path: path, Required: o.opts.Require, Reached: Buffered, Because: whyForeign.text(src.kind)}
+		return &EvidenceError{Path: path.String(), Required: o.opts.Require, Reached: Buffered, Because: whyForeign.text(src.kind)}
 	case errors.Is(err, fsys.ErrNoLease):
-		return &EvidenceError{Path: path, Required: o.opts.Require, Reached: Buffered, Because: whyNoLease.text(src.kind)}
+		return &EvidenceError{Path: path.String(), Required: o.opts.Require, Reached: Buffered, Because: whyNoLease.text(src.kind)}
 	case err != nil:
 		return newPathError("lease", path, err)
 	}
@@ -330,7 +330,7 @@ func (o *op) leased(src *source, path string, f func(poll func() error) error) (
 			return nil
 		}
 		seen := stateOf(&src.stat.Seen)
-		return &ChangeError{Path: path, Reason: WriterArrived, Before: seen, After: seen, Err: ErrChangedDuringSnapshot}
+		return &ChangeError{Path: path.String(), Reason: WriterArrived, Before: seen, After: seen, Err: ErrChangedDuringSnapshot}
 	}
 	if err := f(poll); err != nil {
 		return err
@@ -339,13 +339,13 @@ func (o *op) leased(src *source, path string, f func(poll func() error) error) (
 }
 
 // changed returns a *ChangeError if a file read between two looks differs in them.
-func changed(before, after *fsys.Seen, path string) error {
+func changed(before, after *fsys.Seen, path place) error {
 	reason := drift(before, after)
 	if reason == 0 {
 		return nil
 	}
 	return &ChangeError{
-		Path: path, Reason: reason,
+		Path: path.String(), Reason: reason,
 		Before: stateOf(before), After: stateOf(after),
 		Err: ErrChangedDuringSnapshot,
 	}
@@ -444,7 +444,7 @@ func (g *guard) end() {
 var errStalled error = &sentinel{"a writer stalled inside a write call", ErrBusy}
 
 // orPathError puts the path to an error that has none yet.
-func orPathError(verb, path string, err error) error {
+func orPathError[P string | place](verb string, path P, err error) error {
 	if err == nil {
 		return nil
 	}

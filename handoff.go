@@ -37,6 +37,9 @@ func (o *op) openSnapshot(ctx context.Context, dir string, manifest Digest) (_ *
 	if err := s.open(dir, sealedMode); err != nil {
 		return nil, err
 	}
+	if err := s.share(); err != nil {
+		return nil, err
+	}
 	if err := s.openTree(); err != nil {
 		return nil, err
 	}
@@ -46,10 +49,13 @@ func (o *op) openSnapshot(ctx context.Context, dir string, manifest Digest) (_ *
 	if err := s.look(ctx); err != nil {
 		return nil, err
 	}
-	return s, s.serve()
+	if err := s.serve(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
-// open holds the directory of a snapshot, and a shared lock on it.
+// open holds the directory of a snapshot.
 func (s *Snapshot) open(dir string, modes ...fs.FileMode) error {
 	o, c := s.op, s.op.calls
 	path, err := filepath.Abs(dir)
@@ -75,11 +81,11 @@ func (s *Snapshot) open(dir string, modes ...fs.FileMode) error {
 		return newPathError("stat", dir, err)
 	}
 	s.staging.seen = st.Seen
-	if err := s.checkDir(modes...); err != nil {
-		return err
-	}
-	return orPathError("open", dir, s.staging.share())
+	return s.checkDir(modes...)
 }
+
+// share holds a shared lock on the directory of a snapshot.
+func (s *Snapshot) share() error { return orPathError("open", s.Dir(), s.staging.share()) }
 
 // checkDir: the snapshot's directory is ours, has one of the modes, and still has its name.
 func (s *Snapshot) checkDir(modes ...fs.FileMode) error {
@@ -160,7 +166,7 @@ func (s *Snapshot) checkTree() error {
 func (s *Snapshot) readManifest(want Digest) (*Manifest, error) {
 	o, c := s.op, s.op.calls
 	path := filepath.Join(s.Dir(), manifestName)
-	src, err := o.openSource(s.staging.dir, manifestName, path, nil)
+	src, err := o.openSource(s.staging.dir, manifestName, at(path), nil)
 	if err != nil {
 		return nil, err
 	}

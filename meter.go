@@ -28,14 +28,14 @@ func newMeter(report func(Progress)) *meter {
 	return &meter{report: report, start: time.Now()}
 }
 
-func (m *meter) file(path string) {
+func (m *meter) file(path place) {
 	if m != nil {
 		m.filesDone.Add(1)
 		m.tell(path, "")
 	}
 }
 
-func (m *meter) bytes(n int64, path string) {
+func (m *meter) bytes(n int64, path place) {
 	if m != nil {
 		m.bytesDone.Add(n)
 		m.tell(path, "")
@@ -48,21 +48,21 @@ func (m *meter) newRound() {
 	}
 }
 
-func (m *meter) waiting(what, path string) {
+func (m *meter) waiting(what string, path place) {
 	if m != nil {
 		m.tell(path, what)
 	}
 }
 
 // tell reports at most once an interval, and lets others go on meanwhile.
-func (m *meter) tell(path, waiting string) {
+func (m *meter) tell(path place, waiting string) {
 	now := int64(time.Since(m.start))
 	if now < m.next.Load() || !m.mu.TryLock() {
 		return
 	}
 	defer m.mu.Unlock()
 	m.next.Store(now + int64(meterInterval))
-	m.report(m.progress(path, waiting))
+	m.report(m.progress(path.String(), waiting))
 }
 
 func (m *meter) progress(path, waiting string) Progress {

@@ -67,7 +67,7 @@ func openFile(o *op, name string) (_ *File, err error) {
 // newFile takes dir over.
 func newFile(o *op, name string, dir fsys.Handle, base string) (_ *File, err error) {
 	f := &File{op: o, name: name, dir: dir, base: base, h: fsys.NoHandle}
-	src, err := o.openSource(dir, base, name, nil)
+	src, err := o.openSource(dir, base, at(name), nil)
 	if err != nil {
 		err = o.unlessUnstable(dir, base, name, err)
 		f.close()
@@ -162,7 +162,7 @@ func (o *op) openDir(dir fsys.Handle, name string) (fsys.Handle, error) {
 	if st, e := o.calls.StatAt(dir, name, false); e == nil && fsys.IsGone(err) {
 		switch {
 		case st.Mode.Type() == fs.ModeSymlink:
-			err = o.isLink(dir, name, name)
+			err = o.isLink(dir, name, at(name))
 		case st.Mode.IsDir():
 			err = &ChangeError{Path: name, Reason: TypeChanged, After: stateOf(&st.Seen), Err: ErrChangedBeforeSnapshot}
 		}
@@ -186,10 +186,10 @@ func NewFile(f *os.File, opts *Options) (_ *File, err error) {
 	o := newOp(opts)
 	file := &File{op: o, name: f.Name(), dir: fsys.NoHandle, base: filepath.Base(f.Name())}
 	if file.h, err = o.dup(f); err == nil {
-		file.src, err = o.lookAt(file.h, file.name)
+		file.src, err = o.lookAt(file.h, at(file.name))
 	}
 	if err == nil {
-		err = o.regular(&file.src, file.name)
+		err = o.regular(&file.src, at(file.name))
 	}
 	if err != nil {
 		file.close()
@@ -199,7 +199,7 @@ func NewFile(f *os.File, opts *Options) (_ *File, err error) {
 }
 
 // lookAt takes the first State of an open file. The clock comes first: a stamp that is older than it is older than the look.
-func (o *op) lookAt(h fsys.Handle, path string) (source, error) {
+func (o *op) lookAt(h fsys.Handle, path place) (source, error) {
 	src := source{h: h, clock: fsys.Clock()}
 	var err error
 	if src.stat, err = o.calls.Stat(h, false); err != nil {
@@ -218,7 +218,7 @@ func (o *op) lookAt(h fsys.Handle, path string) (source, error) {
 }
 
 // regular refuses whatever is not a plain file with a size of its own.
-func (o *op) regular(src *source, path string) error {
+func (o *op) regular(src *source, path place) error {
 	switch mode := src.stat.Mode; {
 	case o.off(checkType):
 		return nil
@@ -233,7 +233,7 @@ func (o *op) regular(src *source, path string) error {
 }
 
 // isLink is the error for a link where none is followed. It says where the link leads.
-func (o *op) isLink(dir fsys.Handle, name, path string) error {
+func (o *op) isLink(dir fsys.Handle, name string, path place) error {
 	to := ""
 	if text, err := o.calls.ReadLink(dir, name); err == nil {
 		to = " to " + quote.Name(text)
@@ -243,7 +243,7 @@ func (o *op) isLink(dir fsys.Handle, name, path string) error {
 
 // openSource opens the regular file name of dir: pinned, looked at, and only then opened for reading, so that no driver,
 // FIFO or link is ever entered. before, if not nil, is a State that it must still have.
-func (o *op) openSource(dir fsys.Handle, name, path string, before *fsys.Seen) (_ source, err error) {
+func (o *op) openSource(dir fsys.Handle, name string, path place, before *fsys.Seen) (_ source, err error) {
 	pin, err := o.calls.Pin(dir, name)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
@@ -256,7 +256,7 @@ func (o *op) openSource(dir fsys.Handle, name, path string, before *fsys.Seen) (
 }
 
 // openPinned opens for reading the file that pin holds, which is name of dir.
-func (o *op) openPinned(dir fsys.Handle, name string, pin fsys.Handle, path string, before *fsys.Seen) (source, error) {
+func (o *op) openPinned(dir fsys.Handle, name string, pin fsys.Handle, path place, before *fsys.Seen) (source, error) {
 	pinned, err := o.lookAt(pin, path)
 	if err != nil {
 		return source{}, err
@@ -277,7 +277,7 @@ func (o *op) openPinned(dir fsys.Handle, name string, pin fsys.Handle, path stri
 
 // reopen opens what pin holds and pinned shows. Without /proc the name is opened and compared with the pin, which is still
 // open, so that its number cannot have gone to another file.
-func (o *op) reopen(dir fsys.Handle, name string, pin fsys.Handle, pinned *source, path string) (source, error) {
+func (o *op) reopen(dir fsys.Handle, name string, pin fsys.Handle, pinned *source, path place) (source, error) {
 	h, err := o.calls.Reopen(pin)
 	if errors.Is(err, errors.ErrUnsupported) {
 		h, err = o.calls.OpenFile(dir, name)
@@ -288,7 +288,7 @@ func (o *op) reopen(dir fsys.Handle, name string, pin fsys.Handle, pinned *sourc
 	return o.compareOpened(h, pinned, path)
 }
 
-func (o *op) compareOpened(h fsys.Handle, looked *source, path string) (source, error) {
+func (o *op) compareOpened(h fsys.Handle, looked *source, path place) (source, error) {
 	src := *looked
 	src.h, src.ours = h, true
 	var err error
@@ -305,7 +305,7 @@ func (o *op) compareOpened(h fsys.Handle, looked *source, path string) (source, 
 }
 
 // openByName is openSource where nothing can be pinned: look, open, compare. A device's driver may be entered in between.
-func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (source, error) {
+func (o *op) openByName(dir fsys.Handle, name string, path place, before *fsys.Seen) (source, error) {
 	looked := source{clock: fsys.Clock()}
 	var err error
 	if looked.stat, err = o.calls.StatAt(dir, name, false); err != nil {
@@ -326,7 +326,7 @@ func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (
 	h, err := o.calls.OpenFile(dir, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return source{}, &ChangeError{Path: path, Reason: Vanished, Before: stateOf(&looked.stat.Seen), Err: ErrChangedBeforeSnapshot}
+		return source{}, &ChangeError{Path: path.String(), Reason: Vanished, Before: stateOf(&looked.stat.Seen), Err: ErrChangedBeforeSnapshot}
 	case err != nil:
 		return source{}, openFailed(path, err)
 	}
@@ -342,27 +342,27 @@ func (o *op) openByName(dir fsys.Handle, name, path string, before *fsys.Seen) (
 }
 
 // lookFailed: a name that was seen before and is not there now has changed.
-func lookFailed(path string, err error, before *fsys.Seen) error {
+func lookFailed(path place, err error, before *fsys.Seen) error {
 	if before != nil && errors.Is(err, fs.ErrNotExist) {
-		return &ChangeError{Path: path, Reason: Vanished, Before: stateOf(before), Err: ErrChangedBeforeSnapshot}
+		return &ChangeError{Path: path.String(), Reason: Vanished, Before: stateOf(before), Err: ErrChangedBeforeSnapshot}
 	}
 	return openFailed(path, err)
 }
 
 // openFailed tells a change from a failure: after a look said "regular file", these mean that the name is another thing now.
-func openFailed(path string, err error) error {
+func openFailed(path place, err error) error {
 	switch {
 	case errors.Is(err, fsys.ErrLeased):
 		return newPathError("open", path, ErrBusy)
 	case fsys.IsOtherType(err):
-		return &ChangeError{Path: path, Reason: TypeChanged, Err: ErrChangedBeforeSnapshot}
+		return &ChangeError{Path: path.String(), Reason: TypeChanged, Err: ErrChangedBeforeSnapshot}
 	case fsys.IsStale(err):
-		return &ChangeError{Path: path, Reason: Replaced, Err: ErrChangedBeforeSnapshot}
+		return &ChangeError{Path: path.String(), Reason: Replaced, Err: ErrChangedBeforeSnapshot}
 	}
 	return newPathError("open", path, err)
 }
 
-func changedBefore(before, after *fsys.Seen, path string) error {
+func changedBefore(before, after *fsys.Seen, path place) error {
 	err := changed(before, after, path)
 	if c, ok := errors.AsType[*ChangeError](err); ok {
 		c.Err = ErrChangedBeforeSnapshot
@@ -383,23 +383,23 @@ func (f *File) fresh(ctx context.Context) (src source, err error) {
 	}
 	for {
 		if f.dir != fsys.NoHandle {
-			src, err = f.op.openSource(f.dir, f.base, f.name, &f.src.stat.Seen)
+			src, err = f.op.openSource(f.dir, f.base, at(f.name), &f.src.stat.Seen)
 		} else {
-			src, err = f.op.reopenHandle(f.h, &f.src, f.name)
+			src, err = f.op.reopenHandle(f.h, &f.src, at(f.name))
 		}
 		if err != nil || settled(&src.stat.Seen, src.clock, src.kind) || f.op.off(checkSettled) ||
 			!f.op.maySettle(&src.stat.Seen, src.kind) { // bringUp decides whether that is enough
 			return src, err
 		}
 		f.closeSource(&src)
-		if _, err := f.op.settle(ctx, &src.stat.Seen, src.kind, f.name); err != nil {
+		if _, err := f.op.settle(ctx, &src.stat.Seen, src.kind, at(f.name)); err != nil {
 			return source{}, err
 		}
 	}
 }
 
 // reopenHandle opens a caller's file on a description of our own; where that cannot be had, the caller's is read.
-func (o *op) reopenHandle(h fsys.Handle, first *source, path string) (source, error) {
+func (o *op) reopenHandle(h fsys.Handle, first *source, path place) (source, error) {
 	own, err := o.calls.Reopen(h)
 	if errors.Is(err, errors.ErrUnsupported) {
 		src, err := o.lookAt(h, path)
@@ -435,14 +435,14 @@ func (f *File) copyTo(ctx context.Context, w io.Writer) (_ Proof, err error) {
 		return Proof{}, err
 	}
 	defer f.closeSource(&src)
-	res, err := f.reader().prove(ctx, &src, &sink{h: fsys.NoHandle, w: w}, f.name)
+	res, err := f.reader().prove(ctx, &src, &sink{h: fsys.NoHandle, w: w}, at(f.name))
 	if err == nil {
 		err = f.checkName(&src)
 	}
 	if err != nil {
 		return Proof{}, err
 	}
-	f.op.progress.file(f.name)
+	f.op.progress.file(at(f.name))
 	return f.proof(&src, res, src.stat.Mode.Perm()), nil
 }
 
@@ -464,7 +464,7 @@ func (f *File) checkName(src *source) error {
 	case err != nil:
 		return newPathError("stat", f.name, err)
 	}
-	return changed(&src.stat.Seen, &now.Seen, f.name)
+	return changed(&src.stat.Seen, &now.Seen, at(f.name))
 }
 
 func (f *File) proof(src *source, res read, mode fs.FileMode) Proof {
@@ -484,7 +484,7 @@ func (f *File) CopyFile(ctx context.Context, dst string) (Proof, error) {
 }
 
 func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
-	mode, err := f.op.copyMode(f.src.stat.Mode, f.name)
+	mode, err := f.op.copyMode(f.src.stat.Mode, at(f.name))
 	if err != nil {
 		return Proof{}, err
 	}
@@ -502,7 +502,7 @@ func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
 	if err != nil {
 		return Proof{}, err
 	}
-	res, err := f.reader().fill(ctx, &src, h, volume, p.space, f.name)
+	res, err := f.reader().fill(ctx, &src, h, volume, p.space, at(f.name))
 	if err == nil {
 		err = f.checkName(&src)
 	}
@@ -512,7 +512,7 @@ func (f *File) copyFile(ctx context.Context, dst string) (_ Proof, err error) {
 	if err := p.publish(ctx, src.stat.Mtime, mode); err != nil {
 		return Proof{}, err
 	}
-	f.op.progress.file(f.name)
+	f.op.progress.file(at(f.name))
 	return f.proof(&src, res, mode), nil
 }
 
@@ -528,7 +528,7 @@ func (f *File) Check() error {
 	if err != nil {
 		return newPathError("stat", f.name, err)
 	}
-	return changed(&f.src.stat.Seen, &now.Seen, f.name)
+	return changed(&f.src.stat.Seen, &now.Seen, at(f.name))
 }
 
 // Close releases the handle and every lock. A second call returns [fs.ErrClosed].

@@ -61,7 +61,7 @@ const (
 // this process or a fork of it, that could make an exec of a file of the snapshot fail with ETXTBSY. Links that end inside any
 // of the roots keep working. Close removes the snapshot, unless it was detached; [Sweep] removes what a killed process left.
 //
-// Errors are those of [CopyDir].
+// Up to three descriptors a root are open until the end, beside those that [CopyDir] needs. Errors are those of [CopyDir].
 func Take(ctx context.Context, roots []Root, opts *TakeOptions) (*Snapshot, error) {
 	var o TakeOptions
 	if opts != nil {
@@ -276,7 +276,7 @@ func (s *Snapshot) writeManifest() (err error) {
 	if err != nil {
 		return newPathError("create", path, err)
 	}
-	defer func() { s.op.closeWritten(h, path, &err) }()
+	defer func() { s.op.closeWritten(h, at(path), &err) }()
 	var text bytes.Buffer
 	if _, err := s.manifest.WriteTo(&text); err != nil {
 		return newPathError("write", path, err)
@@ -387,14 +387,14 @@ func (s *Snapshot) openFile(path string) (h fsys.Handle, err error) {
 		}
 		dir = next
 	}
-	src, err := s.op.openSource(dir, names[len(names)-1], path, nil)
+	src, err := s.op.openSource(dir, names[len(names)-1], at(path), nil)
 	return src.h, err
 }
 
 // check reads an open file and compares it with what is recorded. Nobody but this user, or root, can have written to it since
 // it was sealed.
 func (s *Snapshot) check(ctx context.Context, h fsys.Handle, recorded *Entry) error {
-	src, err := s.op.lookAt(h, recorded.Path)
+	src, err := s.op.lookAt(h, at(recorded.Path))
 	if err != nil {
 		return err
 	}
@@ -402,7 +402,7 @@ func (s *Snapshot) check(ctx context.Context, h fsys.Handle, recorded *Entry) er
 	if got.Size == recorded.Size {
 		var ev evidence
 		defer func() { ev.guard.end() }()
-		if got.Digest, err = newReader(s.op).stream(ctx, &src, &ev, &noSink, recorded.Path, nil); err != nil {
+		if got.Digest, err = newReader(s.op).stream(ctx, &src, &ev, &noSink, at(recorded.Path), nil); err != nil {
 			return err
 		}
 	}

@@ -169,7 +169,11 @@ func (o *op) drain(ctx context.Context, h, again fsys.Handle) (fsys.Handle, erro
 	err := o.calls.LockShared(h)
 	o.release(h)
 	for pause, waited := 50*time.Microsecond, time.Duration(0); err == nil; pause *= 2 {
-		if err = o.calls.Lock(again); !fsys.IsLocked(err) {
+		// What was open is closed a moment after the lock has gone: no lease is to be had until then.
+		if err = o.calls.Lock(again); err == nil && !errors.Is(o.calls.Lease(again), fsys.ErrWriter) {
+			_ = o.calls.DropLease(again) // there may be none, or it goes with its handle
+			break
+		} else if err != nil && !fsys.IsLocked(err) {
 			break
 		}
 		if waited += pause; waited > o.opts.Stall {
@@ -189,6 +193,10 @@ func (s *staging) adopt() (err error) {
 		if fsys.IsOtherType(err) || errors.Is(err, syscall.ENOTDIR) {
 			return s.exchanged()
 		}
+		// A umask that takes our own bits away keeps an ordinary user out at once.
+		if st, e := c.StatAt(s.parent, s.name, false); errors.Is(err, fs.ErrPermission) && e == nil && st.Mode.Perm() != 0o700 {
+			return s.madeWith(st.Mode)
+		}
 		return s.swept("open", err)
 	}
 	st, err := c.Stat(s.dir, false)
@@ -202,7 +210,7 @@ func (s *staging) adopt() (err error) {
 	case st.UID != fsys.Euid() || !empty:
 		err = s.exchanged()
 	case st.Mode.Perm() != 0o700:
-		err = newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %04o, not 0700: look at the umask and at default ACLs", ErrUntrusted, st.Mode.Perm()))
+		err = s.madeWith(st.Mode)
 	}
 	if err != nil {
 		s.release()
@@ -210,6 +218,10 @@ func (s *staging) adopt() (err error) {
 	}
 	s.seen = st.Seen
 	return nil
+}
+
+func (s *staging) madeWith(mode fs.FileMode) error {
+	return newPathError("mkdir", s.where(), fmt.Errorf("%w: made with mode %s, not 0700: look at the umask and at default ACLs", ErrUntrusted, octal(mode.Perm())))
 }
 
 func (s *staging) exchanged() error {
@@ -365,6 +377,15 @@ func (s *staging) discard() (err error) {
 	return s.rmdir()
 }
 
+// gone returns nil if nobody can find the emptied directory any more.
+func (s *staging) gone() error {
+	st, err := s.op.calls.Stat(s.dir, false)
+	if err == nil && st.Nlink > 0 {
+		err = errors.New("it was emptied, and lies somewhere else now")
+	}
+	return ignoreMissing(err)
+}
+
 // withLeft joins what could not be removed to err. Two of them are one, so that errors.As finds all paths.
 func withLeft(err, left error) error {
 	first, ok := errors.AsType[*LeftoverError](err)
@@ -385,8 +406,11 @@ func (s *staging) rmdir() error {
 	pause := time.Millisecond
 	for try := 1; ; try++ {
 		named, err := s.named()
-		if err != nil || !named { // emptied, and somewhere else now
+		if err != nil {
 			return err
+		}
+		if !named {
+			return s.gone()
 		}
 		err = s.op.calls.Rmdir(s.parent, s.name)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -452,7 +476,7 @@ func (o *op) newPublication(dst string) (_ *publication, err error) {
 	if p.parent, p.dir, p.base, err = o.openParent(dst); err != nil {
 		return nil, err
 	}
-	looked, err := o.lookAt(p.parent, p.dir)
+	looked, err := o.lookAt(p.parent, at(p.dir))
 	if err == nil {
 		p.kind = looked.kind
 		p.space, err = newSpace(o, p.parent, p.dir)

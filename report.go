@@ -256,7 +256,7 @@ func (t *tree) manifestEntry(n *node, path string) Entry {
 	}
 	mode := n.seen.Mode.Perm()
 	if t.staging != nil {
-		mode, _ = t.copyMode(n.seen.Mode, path) // it was asked before the file was read
+		mode, _ = t.copyMode(n.seen.Mode, at(path)) // it was asked before the file was read
 	}
 	return Entry{Path: path, Mode: mode, Size: n.seen.Size, Digest: n.digest}
 }

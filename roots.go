@@ -54,7 +54,11 @@ func (t *tree) admit(roots ...*root) error {
 				return newPathError("open", r.path, err)
 			}
 		}
-		if err := t.openRoot(i); err != nil {
+		err := t.openRoot(i)
+		if _, moved := errors.AsType[*driftError](err); moved {
+			continue // the first round looks it up anew
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -87,13 +91,13 @@ func (t *tree) openRoot(i int) (err error) {
 		return err
 	}
 	r.places, err = t.findPlaces(i)
-	return err
+	return err // also of a root whose path leads somewhere else already
 }
 
 // openHeld takes a root from the caller's handle: a file is opened anew for every reading, a directory once.
 func (t *tree) openHeld(i int) error {
 	r := t.roots[i]
-	src, err := t.lookAt(r.held, r.path)
+	src, err := t.lookAt(r.held, at(r.path))
 	if err != nil {
 		return err
 	}
@@ -115,7 +119,7 @@ func (t *tree) openRootDir(i int, h fsys.Handle) error {
 	if !t.whole {
 		r.dir.length = len(r.name)
 	}
-	src, err := t.lookAt(h, r.path)
+	src, err := t.lookAt(h, at(r.path))
 	if err == nil && src.kind.Pseudo {
 		err = newPathError("open", r.path, fmt.Errorf("%w: %s is no file system for files", ErrNotRegular, src.kind.Name))
 	}
@@ -156,14 +160,14 @@ func (t *tree) isRootFile(i int, src *source) error {
 	r := t.roots[i]
 	r.fresh = true
 	t.top.kids[i].seen = src.stat.Seen
-	return t.regular(src, r.path)
+	return t.regular(src, at(r.path))
 }
 
 // lookRoot pins a file, where the system can, and looks at it.
 func (t *tree) lookRoot(i int) (src source, pin fsys.Handle, err error) {
 	r := t.roots[i]
 	if r.held != fsys.NoHandle {
-		src, err = t.lookAt(r.held, r.path)
+		src, err = t.lookAt(r.held, at(r.path))
 		return src, fsys.NoHandle, err
 	}
 	pin, err = t.calls.Pin(r.in, r.base)
@@ -175,7 +179,7 @@ func (t *tree) lookRoot(i int) (src source, pin fsys.Handle, err error) {
 		return src, fsys.NoHandle, err
 	}
 	if err == nil {
-		src, err = t.lookAt(pin, r.path)
+		src, err = t.lookAt(pin, at(r.path))
 	}
 	return src, pin, err
 }
@@ -297,7 +301,7 @@ func (t *tree) statEntry(d *dir, i int) (fsys.Stat, error) {
 }
 
 // openEntry opens an entry's file anew, as everybody does who reads bytes as proof.
-func (t *tree) openEntry(d *dir, i int, path string) (source, error) {
+func (t *tree) openEntry(d *dir, i int, path place) (source, error) {
 	in, name := t.nameOf(d, i)
 	if name != "" {
 		return t.openSource(in, name, path, nil)
@@ -310,7 +314,7 @@ func (t *tree) openEntry(d *dir, i int, path string) (source, error) {
 }
 
 // reopenHeld opens the caller's file on a handle that is ours to close. Where it cannot be opened anew, that is a duplicate of his.
-func (t *tree) reopenHeld(h fsys.Handle, looked *source, path string) (source, error) {
+func (t *tree) reopenHeld(h fsys.Handle, looked *source, path place) (source, error) {
 	src, err := t.reopenHandle(h, looked, path)
 	if err == nil && src.h == h {
 		if src.h, err = t.calls.Dup(uintptr(h)); err != nil {
@@ -338,12 +342,16 @@ func (t *tree) findPlaces(i int) ([][]string, error) {
 	}
 	var places [][]string
 	for _, path := range candidates {
-		place := components(path)
-		is, err := t.isRoot(path, i)
-		if err != nil && !fsys.IsGone(err) {
+		st, err := t.calls.StatPath(path, false)
+		switch {
+		case errors.Is(err, fs.ErrPermission): // the way to the root may be shorter than its absolute path
+			continue
+		case err != nil && !fsys.IsGone(err):
 			return nil, newPathError("open", path, err)
+		case err != nil || !sameInode(&t.top.kids[i].seen, &st.Seen):
+			return nil, &driftError{reason: Replaced, after: st.Seen, dir: t.top, index: i}
 		}
-		if is && !slices.Contains(place, "..") {
+		if place := components(path); !slices.Contains(place, "..") {
 			places = append(places, place)
 		}
 	}

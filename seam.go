@@ -68,7 +68,7 @@ func (o *op) phase(name string) {
 }
 
 // closeWritten closes a file that was written, where a server may say only now that it could not.
-func (o *op) closeWritten(h fsys.Handle, path string, err *error) {
+func (o *op) closeWritten(h fsys.Handle, path place, err *error) {
 	if h != fsys.NoHandle {
 		*err = errors.Join(*err, orPathError("close", path, o.calls.Close(h)))
 	}
@@ -82,7 +82,7 @@ func (o *op) release(h fsys.Handle) {
 }
 
 // canceled returns the cause of an ended ctx, with the path that was worked on.
-func canceled(ctx context.Context, verb, path string) error {
+func canceled[P string | place](ctx context.Context, verb string, path P) error {
 	if ctx.Err() == nil {
 		return nil
 	}

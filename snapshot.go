@@ -205,7 +205,7 @@ func (t *tree) round(dirs []*dir) error {
 // driftFailed is the error after the last round: a file that changed tells more than the directory in which it was replaced.
 func (t *tree) driftFailed(drifts []driftAt, rounds int) error {
 	at := slices.MinFunc(drifts, func(a, b driftAt) int {
-		return cmp.Or(cmp.Compare(t.rank(a), t.rank(b)), cmp.Compare(t.place(a.dir, a.index), t.place(b.dir, b.index)))
+		return cmp.Or(cmp.Compare(t.rank(a), t.rank(b)), cmp.Compare(t.place(a.dir, a.index).String(), t.place(b.dir, b.index).String()))
 	})
 	if at.err != nil && errors.Is(at.err, ErrBusy) {
 		return at.err
@@ -218,7 +218,7 @@ func (t *tree) driftFailed(drifts []driftAt, rounds int) error {
 		}
 	}
 	e := &ChangeError{
-		Path: t.place(at.dir, at.index), Reason: at.reason,
+		Path: t.place(at.dir, at.index).String(), Reason: at.reason,
 		Before: stateOf(&at.dir.kids[at.index].seen), After: stateOf(&at.after),
 		Attempts: rounds, More: len(drifts) - 1, Err: ErrChangedDuringSnapshot,
 	}

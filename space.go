@@ -41,7 +41,7 @@ func newSpace(o *op, dir fsys.Handle, path string) (*space, error) {
 
 // take accounts for n bytes that the entry at path needs, or refuses them before one is written. wrote says that they are
 // on the disk, where the file system counts them.
-func (s *space) take(n int64, path string) error {
+func (s *space) take(n int64, path place) error {
 	if s == nil || n == 0 {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (s *space) take(n int64, path string) error {
 		}
 		free -= s.promised
 		if free-n < s.reserve {
-			return &LimitError{Path: path, Field: "ReserveBytes", Limit: s.reserve, Got: max(free-n, 0)}
+			return &LimitError{Path: path.String(), Field: "ReserveBytes", Limit: s.reserve, Got: max(free-n, 0)}
 		}
 		s.left = min(free-s.reserve, n+askEvery)
 	}

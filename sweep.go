@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -136,9 +137,8 @@ func (s *staging) claim() claim {
 
 // lockText is what the lock file says of the directory, or the beginning of a text that is none of ours.
 func (s *staging) lockText() (string, error) {
-	buf := make([]byte, len(detachedMagic)+1)
-	n, err := s.op.calls.Read(s.lock, buf, 0)
-	return string(buf[:n]), err
+	text, err := io.ReadAll(io.LimitReader(&handleReader{calls: s.op.calls, h: s.lock}, int64(len(detachedMagic)+1)))
+	return string(text), err
 }
 
 // openLock opens the lock file of a directory that somebody made before. It is not followed, and must have no other name.

@@ -53,6 +53,7 @@ type tree struct {
 type worker struct {
 	*tree
 	reader *reader
+	source source // the file that is being copied
 	clock  fsys.Stamp
 	list   []byte // buffer for listings
 }
@@ -158,23 +159,12 @@ func (t *tree) pathOf(d *dir, name string) string {
 	return strings.Join(parts, "/")
 }
 
-// place returns the full path of an entry, for messages.
-func (t *tree) place(d *dir, i int) string {
-	if d == t.top {
-		return t.roots[i].path
-	}
-	parts := []string{d.kids[i].name}
-	for ; d.parent != t.top; d = d.parent {
-		parts = append(parts, d.node().name)
-	}
-	parts = append(parts, strings.TrimSuffix(t.roots[d.index].path, "/"))
-	slices.Reverse(parts)
-	return strings.Join(parts, "/")
-}
+// place returns where an entry is, for messages.
+func (t *tree) place(d *dir, i int) place { return place{tree: t, dir: d, index: i} }
 
-func (t *tree) placeDir(d *dir) string {
+func (t *tree) placeDir(d *dir) place {
 	if d == t.top {
-		return t.path
+		return at(t.path)
 	}
 	return t.place(d.parent, d.index)
 }

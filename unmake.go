@@ -31,12 +31,11 @@ func (o *op) removeSnapshot(ctx context.Context, dir string) (err error) {
 	if err := s.open(dir, sealedMode, 0o700); err != nil {
 		return err
 	}
-	names, err := s.names()
-	if err != nil {
+	if done, err := s.removeRest(); done || err != nil {
 		return err
 	}
-	if s.staging.seen.Mode.Perm() == 0o700 && !slices.Contains(names, stagingTree) {
-		return s.removeRest(names) // of a removal that was interrupted late
+	if err := s.share(); err != nil {
+		return err
 	}
 	if err := s.openTree(); err != nil {
 		return err
@@ -94,20 +93,29 @@ func (s *Snapshot) remove(t *tree) (err error) {
 	return s.removeNames([]string{manifestName, stagingLock})
 }
 
-// removeRest ends what an interrupted removal left of the directory.
-func (s *Snapshot) removeRest(names []string) error {
+// removeRest ends what an interrupted removal left of the directory: it is ours to write, and the tree is gone.
+func (s *Snapshot) removeRest() (done bool, err error) {
+	names, err := s.names()
+	if err != nil || s.staging.seen.Mode.Perm() != 0o700 || slices.Contains(names, stagingTree) {
+		return false, err
+	}
 	for _, name := range names {
 		if name != manifestName && name != stagingLock {
-			return s.checkNames()
+			return false, s.checkNames()
 		}
 	}
-	if err := s.staging.own(); err != nil {
-		return newPathError("remove", s.Dir(), err)
+	if len(names) > 0 { // without a lock there is nobody to wait for: a taker whose directory is still empty makes another
+		if err := s.share(); err != nil {
+			return false, err
+		}
+		if err := s.staging.own(); err != nil {
+			return false, newPathError("remove", s.Dir(), err)
+		}
 	}
 	if err := s.removeNames(names); err != nil {
-		return &LeftoverError{Paths: []string{s.Dir()}, Err: err}
+		return false, &LeftoverError{Paths: []string{s.Dir()}, Err: err}
 	}
-	return nil
+	return true, nil
 }
 
 // removeNames removes the files of an emptied directory, the lock last, and the directory.
@@ -139,7 +147,7 @@ func (t *tree) removeFound(d *dir) error {
 				return t.calls.Rmdir(d.in, n.name)
 			}
 			now, err := t.statEntry(d, i)
-			if err == nil && now.Seen != n.seen {
+			if reason := drift(&n.seen, &now.Seen); err == nil && reason != 0 && reason != MetadataOnly {
 				err = changed(&n.seen, &now.Seen, t.place(d, i))
 			}
 			if err == nil {

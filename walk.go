@@ -34,7 +34,7 @@ func (t *tree) wakeYoung() ([]task, error) {
 	t.young = nil
 	t.mu.Unlock()
 	for i, k := range tasks {
-		ok, err := t.settle(t.ctx, &k.node().seen, k.kind, t.path)
+		ok, err := t.settle(t.ctx, &k.node().seen, k.kind, at(t.path))
 		if err != nil {
 			return nil, err
 		}
@@ -278,7 +278,7 @@ func (w *worker) names(d *dir) ([]string, error) {
 		}
 		names = append(names, name)
 		if total := w.entries.Load() - int64(len(d.kids)) + int64(len(names)); total > w.opts.Limits.MaxEntries {
-			return &LimitError{Path: w.placeDir(d), Field: "MaxEntries", Limit: w.opts.Limits.MaxEntries, Got: total}
+			return &LimitError{Path: w.placeDir(d).String(), Field: "MaxEntries", Limit: w.opts.Limits.MaxEntries, Got: total}
 		}
 		return w.admit(d, name)
 	})
@@ -295,13 +295,13 @@ func (w *worker) admit(d *dir, name string) error {
 	case !fsys.ValidName(name):
 		return newPathError("list", w.placeDir(d), fmt.Errorf("a directory entry has the name %q: %w", name, fs.ErrInvalid))
 	case got > w.opts.Limits.MaxPath:
-		return &LimitError{Path: w.placeDir(d), Field: "MaxPath", Limit: int64(w.opts.Limits.MaxPath), Got: int64(got)}
+		return &LimitError{Path: w.placeDir(d).String(), Field: "MaxPath", Limit: int64(w.opts.Limits.MaxPath), Got: int64(got)}
 	}
 	return nil
 }
 
 // orPathErrorOnce puts a path to an error of the system, not to one that has it already.
-func orPathErrorOnce(verb, path string, err error) error {
+func orPathErrorOnce[P string | place](verb string, path P, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -334,7 +334,7 @@ func (w *worker) merge(d *dir, names []string) error {
 		case len(old) == 0 || len(names) > 0 && names[0] < old[0].name:
 			kids = append(kids, node{name: names[0], flags: todo})
 			if got := w.entries.Add(1); got > w.opts.Limits.MaxEntries { // others list meanwhile
-				return &LimitError{Path: w.placeDir(d), Field: "MaxEntries", Limit: w.opts.Limits.MaxEntries, Got: got}
+				return &LimitError{Path: w.placeDir(d).String(), Field: "MaxEntries", Limit: w.opts.Limits.MaxEntries, Got: got}
 			}
 			names = names[1:]
 		case len(names) == 0 || old[0].name < names[0]:
@@ -544,7 +544,7 @@ func (w *worker) count(d *dir, i int) error {
 	n.flags |= counted
 	got := w.bytes.Add(n.weight(d))
 	if got > w.opts.Limits.MaxBytes {
-		return &LimitError{Path: w.place(d, i), Field: "MaxBytes", Limit: w.opts.Limits.MaxBytes, Got: got}
+		return &LimitError{Path: w.place(d, i).String(), Field: "MaxBytes", Limit: w.opts.Limits.MaxBytes, Got: got}
 	}
 	return nil
 }
@@ -616,7 +616,7 @@ func (w *worker) foundDir(d *dir, i int, state filterState) error {
 	n := &d.kids[i]
 	depth := d.depth + 1
 	if depth > w.opts.Limits.MaxDepth {
-		return &LimitError{Path: w.place(d, i), Field: "MaxDepth", Limit: int64(w.opts.Limits.MaxDepth), Got: int64(depth)}
+		return &LimitError{Path: w.place(d, i).String(), Field: "MaxDepth", Limit: int64(w.opts.Limits.MaxDepth), Got: int64(depth)}
 	}
 	if w.staging != nil && sameInode(&n.seen, &w.staging.seen) {
 		return newPathError("read", w.place(d, i), fmt.Errorf("%w: the destination lies inside the source", ErrEscapes))
@@ -674,16 +674,16 @@ func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err e
 	if w.shallow {
 		return nil
 	}
-	src, err := w.openLooked(d, i, pin, looked, path)
-	if err != nil {
+	src := &w.source
+	if *src, err = w.openLooked(d, i, pin, looked, path); err != nil {
 		return err
 	}
 	defer w.release(src.h)
 	var res read
 	if w.staging == nil {
-		res, err = w.reader.prove(w.ctx, &src, &noSink, path)
+		res, err = w.reader.prove(w.ctx, src, &noSink, path)
 	} else {
-		res, err = w.copyInto(d, i, &src, mode, path)
+		res, err = w.copyInto(d, i, src, mode, path)
 	}
 	if err != nil {
 		return err
@@ -696,7 +696,7 @@ func (w *worker) copyFile(d *dir, i int, pin fsys.Handle, looked *source) (err e
 	return nil
 }
 
-func (w *worker) openLooked(d *dir, i int, pin fsys.Handle, looked *source, path string) (source, error) {
+func (w *worker) openLooked(d *dir, i int, pin fsys.Handle, looked *source, path place) (source, error) {
 	in, name := w.nameOf(d, i)
 	switch {
 	case name == "":
@@ -709,14 +709,14 @@ func (w *worker) openLooked(d *dir, i int, pin fsys.Handle, looked *source, path
 
 // singleLink refuses a file with a second name whose owner is not the root's: a sandbox can link its host's secret into its
 // workspace, where protected_hardlinks does not forbid it.
-func (w *worker) singleLink(looked *source, root *node, path string) error {
+func (w *worker) singleLink(looked *source, root *node, path place) error {
 	if w.opts.SingleLink && looked.stat.Nlink > 1 && looked.stat.UID != root.seen.UID {
 		return newPathError("read", path, fmt.Errorf("%w: it has another name, and another owner than the root", ErrEscapes))
 	}
 	return nil
 }
 
-func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path string) (res read, err error) {
+func (w *worker) copyInto(d *dir, i int, src *source, mode fs.FileMode, path place) (res read, err error) {
 	n := &d.kids[i]
 	h, volume, err := w.createFor(d, n, src, mode)
 	if err != nil {

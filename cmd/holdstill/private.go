@@ -71,6 +71,13 @@ func (c *call) private(ctx context.Context, operands []string, o *snapshot.TakeO
 	if err := s.Detach(); err != nil {
 		return err
 	}
+	if err := c.sayPrivate(s); err != nil { // nobody would know where it is
+		return errors.Join(err, s.Close(), snapshot.RemoveSnapshot(context.WithoutCancel(ctx), s.Dir()))
+	}
+	return nil
+}
+
+func (c *call) sayPrivate(s *snapshot.Snapshot) error {
 	if c.json {
 		return c.printPrivate(s)
 	}
@@ -156,7 +163,7 @@ func (c *call) verifyPrivate(ctx context.Context, dir string, want snapshot.Dige
 	if err := s.Verify(ctx); err != nil {
 		return err
 	}
-	if !anchored {
+	if !anchored && !c.json {
 		c.note("note: %s: consistent with its own manifest, not proof of origin", quote.Name(dir))
 	}
 	return c.printVerified(dir, verified{Equal: true, Anchored: anchored, Entries: int64(s.Manifest().Len()), ManifestDigest: want})

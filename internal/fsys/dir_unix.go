@@ -26,12 +26,8 @@ func (c *Calls) List(dir Handle, buf []byte, yield func(name string) error) erro
 		if err != nil || n <= 0 {
 			return err
 		}
-		var names []string
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
-		for _, name := range names {
-			if err := yield(name); err != nil {
-				return err
-			}
+		if err := eachName(buf[:n], yield); err != nil {
+			return err
 		}
 	}
 }

@@ -79,7 +79,7 @@ func again(f func() error) error {
 
 func (c *Calls) openat(call string, dir Handle, name string, flags int, mode uint32) (Handle, error) {
 	return c.handle(call, name, func() (int, error) {
-		return unix.Openat(int(dir), name, flags|unix.O_CLOEXEC, mode)
+		return openat(int(dir), name, flags|unix.O_CLOEXEC, mode)
 	})
 }
 

@@ -59,7 +59,7 @@ func (c *Calls) statx(call string, dir int, name string, flags int, force bool) 
 		flags |= unix.AT_STATX_FORCE_SYNC
 	}
 	var x unix.Statx_t
-	if err := c.do(call, name, func() error { return unix.Statx(dir, name, flags, statMask, &x) }); err != nil {
+	if err := c.do(call, name, func() error { return statxat(dir, name, flags, &x) }); err != nil {
 		return Stat{}, false, err
 	}
 	s := Stat{

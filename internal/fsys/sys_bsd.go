@@ -13,6 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func eachName(entries []byte, yield func(name string) error) error {
+	_, _, names := unix.ParseDirent(entries, -1, nil)
+	for _, name := range names {
+		if err := yield(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openat(dir int, name string, flags int, mode uint32) (int, error) {
+	return unix.Openat(dir, name, flags, mode)
+}
+
 // StatAt looks at the name of dir, never through a link. force means nothing here.
 func (c *Calls) StatAt(dir Handle, name string, force bool) (Stat, error) {
 	if err := c.at("StatAt", name); err != nil {

@@ -91,7 +91,7 @@ func run(args []string) error {
 	flags.StringVar(&a.kinds, "ops", "link,chmod,xattr,read", "kinds of noise")
 	flags.DurationVar(&a.pauseMax, "pause-max", 0, "longest wait between turns")
 	flags.StringVar(&a.sideDir, "side", "", "directory for what the op needs beside its target")
-	deadline := flags.Duration("deadline", 10*time.Minute, "end of the process, whatever it does")
+	deadline := flags.Duration("deadline", 3*time.Hour, "end of the process, whatever it does")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
