@@ -94,6 +94,42 @@ var moreChecks = []raceCheck{
 		attack: func(s *raceSite) snapshot.Seam { return suspectAttack(s, 5, race.replace("a")) },
 	},
 	{
+		guards: "a link gets a suspect's name between the window's first look and its reading",
+		attack: func(s *raceSite) snapshot.Seam {
+			looks := []string{"StatAt a", "StatAt a", "StatAt a", "Pin a"}
+			return phases(raceAt(raceWhen(func() { s.attack(race.remove("a"), symlink("d/b", "a")) }, looks...)), map[string]func(){
+				"joined": func() { s.attack(race.chmod("a", 0o644)) },
+			})
+		},
+	},
+	{
+		guards: "the bytes that were copied are mounted over a suspect while it is read", root: true,
+		attack: func(s *raceSite) snapshot.Seam {
+			looks := []string{"StatAt a", "StatAt a", "StatAt a", "Pin a"}
+			return phases(raceAt(
+				raceWhen(func() { s.act(race.put("../copied=alpha"), race.bind("../copied", "a")) }, looks...),
+				raceWhen(func() { s.act(race.unmount("a")) }, append(looks, "Reopen")...),
+			), map[string]func(){
+				"joined": func() { s.attack(race.rewrite("a")) },
+			})
+		},
+	},
+	{
+		guards: "a directory in the copy is exchanged before it is removed", want: snapshot.ErrLeftover,
+		attack: func(s *raceSite) snapshot.Seam {
+			return raceAt(
+				raceWhen(func() { s.act(race.put("../../out/theirs/b=precious")) }, "Pin s"),
+				raceWhen(func() { s.act(exchangeInStaging("tree/d", "../../out/theirs")) }, "Pin s", "StatAt d", "OpenDir d"),
+				func(call, name string) error {
+					if call+" "+name == "Pin s" {
+						return syscall.EIO
+					}
+					return nil
+				},
+			)
+		},
+	},
+	{
 		guards: "a name is added to a directory, and its mtime put back", kind: "ext4", root: true,
 		attack: func(s *raceSite) snapshot.Seam {
 			return phases(snapshot.Seam{}, map[string]func(){
@@ -123,6 +159,11 @@ var moreChecks = []raceCheck{
 		guards: "a held lease is not ours to take", want: snapshot.ErrEvidence,
 		opts:   snapshot.Options{Workers: 1, PreserveMode: true, Require: snapshot.Quiescent},
 		attack: func(s *raceSite) snapshot.Seam { return failing(s, fsys.ErrNotAllowed, "Lease") },
+	},
+	{
+		guards: "no lease is to be had", want: snapshot.ErrEvidence,
+		opts:   snapshot.Options{Workers: 1, PreserveMode: true, Require: snapshot.Quiescent},
+		attack: func(s *raceSite) snapshot.Seam { return failing(s, fsys.ErrNoLease, "Lease") },
 	},
 	{
 		guards: "a copied file cannot be removed for the next round", want: syscall.EPERM,
@@ -184,7 +225,7 @@ var moreChecks = []raceCheck{
 	{
 		guards: "somebody is in the way in the copy", want: fs.ErrExist,
 		attack: func(s *raceSite) snapshot.Seam {
-			return raceAt(raceWhen(func() { s.act(inStaging("tree/a", race.put)) }, "Create a"))
+			return raceAt(raceWhen(func() { s.act(putInStaging("tree/a")) }, "Create a"))
 		},
 		call: func(t *testing.T, s *raceSite, opts *snapshot.Options) (map[string]string, error) {
 			got, err := raceCopied(t, s, opts)
@@ -207,19 +248,31 @@ func failing(s *raceSite, err error, begin string) snapshot.Seam {
 	})
 }
 
-// inStaging acts on a name below the staging directory.
-func inStaging(name string, do func(...string) act) act {
-	return func(s *raceSite) error {
-		found, err := filepath.Glob(filepath.Join(s.dir, "out", ".holdstill-*"))
-		if err != nil || len(found) != 1 {
-			return fmt.Errorf("%d staging directories, %w", len(found), err)
-		}
-		rel, err := filepath.Rel(s.src(), filepath.Join(found[0], name))
-		if err != nil {
-			return err
-		}
-		return do(rel + "=in the way")(s)
+// inStaging returns a name below the staging directory as acts name it.
+func inStaging(s *raceSite, name string) (string, error) {
+	found, err := filepath.Glob(filepath.Join(s.dir, "out", ".holdstill-*"))
+	if err != nil || len(found) != 1 {
+		return "", fmt.Errorf("%d staging directories, %w", len(found), err)
 	}
+	return filepath.Rel(s.src(), filepath.Join(found[0], name))
+}
+
+func putInStaging(name string) act {
+	return func(s *raceSite) error {
+		rel, err := inStaging(s, name)
+		return errors.Join(err, race.put(rel+"=in the way")(s))
+	}
+}
+
+func exchangeInStaging(name, other string) act {
+	return func(s *raceSite) error {
+		rel, err := inStaging(s, name)
+		return errors.Join(err, race.exchange(rel, other)(s))
+	}
+}
+
+func symlink(text, name string) act {
+	return func(s *raceSite) error { return os.Symlink(text, s.path(name)) }
 }
 
 // TestMoreChecks makes each of the attacks.
@@ -732,7 +785,253 @@ func TestLinkIsCalledSo(t *testing.T) {
 	t.Parallel()
 	dir := fstest.TempDir(t)
 	fstest.Make(t, dir, "l => f", "f=text")
-	_, err := snapshot.Open(filepath.Join(dir, "l"), nil)
+	for _, lacks := range []string{"nothing", "Pin"} {
+		_, err := snapshot.Open(filepath.Join(dir, "l"), snapshot.WithSeam(nil, failing(new(raceSite), errors.ErrUnsupported, lacks)))
+		assert.ErrorIs(t, err, snapshot.ErrNotRegular)
+		assert.ErrorContains(t, err, "a symbolic link to f", "without %s", lacks)
+	}
+}
+
+func TestSpecialFileIsCalledSo(t *testing.T) {
+	t.Parallel()
+	dir := fstest.TempDir(t)
+	fstest.Make(t, dir, "p|")
+	_, err := snapshot.Scan(t.Context(), dir, nil)
 	assert.ErrorIs(t, err, snapshot.ErrNotRegular)
-	assert.ErrorContains(t, err, "a symbolic link")
+	assert.ErrorContains(t, err, "SkipSpecial leaves it out")
+}
+
+// TestStaleReads: a server that knows a handle no more says that the name is another file.
+func TestStaleReads(t *testing.T) {
+	t.Parallel()
+	src, _ := fileSite(t)
+	_, proof, err := snapshot.ReadFile(t.Context(), src, snapshot.WithSeam(nil, fails(1, "Read", syscall.ESTALE, nil)))
+	require.NoError(t, err)
+	assert.Equal(t, 2, proof.Attempts)
+}
+
+func TestOptionsOfOpenIn(t *testing.T) {
+	t.Parallel()
+	src, _ := fileSite(t)
+	root, err := os.OpenRoot(filepath.Dir(src))
+	require.NoError(t, err)
+	defer root.Close()
+	_, err = snapshot.OpenIn(root, "src", &snapshot.Options{Workers: -1})
+	assert.ErrorIs(t, err, fs.ErrInvalid)
+}
+
+// TestBackOverALinkOnTheWay: what is above a link in the path to the root is not what its name says.
+func TestBackOverALinkOnTheWay(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(fstest.TempDir(t))
+	require.NoError(t, err)
+	fstest.Make(t, dir, "deep/real/src/f=text", "given => deep/real")
+	link := filepath.Join(dir, "given", "src", "l")
+	require.NoError(t, os.Symlink(dir+"/given/../deep/real/src/f", link))
+	_, err = os.Stat(link)
+	require.ErrorIs(t, err, fs.ErrNotExist, "the kernel's view")
+	_, err = snapshot.Scan(t.Context(), filepath.Join(dir, "given", "src"), nil)
+	assert.ErrorIs(t, err, snapshot.ErrEscapes)
+}
+
+// TestPathThatLedElsewhere: only a path that leads to the root when it is opened stands for it in the texts of links.
+func TestPathThatLedElsewhere(t *testing.T) {
+	t.Parallel()
+	dir := fstest.TempDir(t)
+	fstest.Make(t, dir, "src/f=text", "other/f=other")
+	src := filepath.Join(dir, "src")
+	require.NoError(t, os.Symlink(src+"/f", src+"/l"))
+	exchange := func() {
+		assert.NoError(t, unix.Renameat2(unix.AT_FDCWD, src, unix.AT_FDCWD, filepath.Join(dir, "other"), unix.RENAME_EXCHANGE))
+	}
+	seam := raceAt(raceWhen(exchange, "StatPath"), raceWhen(exchange, "StatPath", "List"))
+	_, err := snapshot.Scan(t.Context(), src, snapshot.WithSeam(&snapshot.Options{Workers: 1}, seam))
+	assert.ErrorIs(t, err, snapshot.ErrEscapes)
+}
+
+// TestRoomForDirectories: they need some, too.
+func TestRoomForDirectories(t *testing.T) {
+	t.Parallel()
+	dir := fstest.TempDir(t)
+	fstest.Make(t, dir, "src/d/", "out/")
+	_, err := snapshot.CopyDir(t.Context(), filepath.Join(dir, "out", "dst"), filepath.Join(dir, "src"), &snapshot.Options{Limits: snapshot.Limits{ReserveBytes: 1 << 60}})
+	assert.ErrorIs(t, err, snapshot.ErrLimit)
+}
+
+// TestFileThatIsTakenAwayAtOnce: what has the name once it is published must be the file.
+func TestFileThatIsTakenAwayAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, lacks := range []snapshot.Fallback{0, snapshot.NoNameless} {
+		src, dst := fileSite(t)
+		seam := phases(snapshot.Seam{Lacks: lacks}, map[string]func(){
+			"published": func() { assert.NoError(t, os.Rename(filepath.Join(filepath.Dir(src), "other"), dst)) },
+		})
+		_, err := snapshot.CopyFile(t.Context(), dst, src, snapshot.WithSeam(nil, seam))
+		assert.ErrorIs(t, err, snapshot.ErrUntrusted)
+	}
+}
+
+// TestDurableNames: that the name is not durable is as bad as that the bytes are not.
+func TestDurableNames(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= 2; n++ { // the copy, and the directory that its name lies in
+		dir := fstest.TempDir(t)
+		fstest.Make(t, dir, "src/f=text", "out/")
+		published := false
+		sync := fails(n, "Sync", syscall.EIO, nil).At
+		seam := raceAt(func(call, name string) error {
+			if !published {
+				return nil
+			}
+			return sync(call, name)
+		})
+		seam.Phase = func(phase string) { published = published || phase == "published" }
+		_, err := snapshot.CopyDir(t.Context(), filepath.Join(dir, "out", "dst"), filepath.Join(dir, "src"), snapshot.WithSeam(&snapshot.Options{Durable: true}, seam))
+		assert.ErrorIs(t, err, syscall.EIO, "Sync %d", n)
+		fstest.Nothing(t, filepath.Join(dir, "out"))
+	}
+}
+
+// TestTakeIntoItsSource writes nothing there, not even what goes again.
+func TestTakeIntoItsSource(t *testing.T) {
+	t.Parallel()
+	dir, _ := sourcesIn(t, "src/d/ 0700")
+	seam := raceAt(func(call, _ string) error {
+		assert.NotEqual(t, "Mkdir", call)
+		return nil
+	})
+	_, err := takeWith(t.Context(), t, dir+"/src/d", nil, seam, rootsAt(dir, "src")...)
+	assert.ErrorIs(t, err, snapshot.ErrEscapes)
+}
+
+// TestSnapshotExchangedOnceSealed: FS and Path go by its name.
+func TestSnapshotExchangedOnceSealed(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	theirs := ""
+	seam := phases(snapshot.Seam{}, map[string]func(){"sealed": func() {
+		theirs = filepath.Join(parent, namesIn(t, parent)[0])
+		assert.NoError(t, os.Rename(theirs, dir+"/gone"))
+		fstest.Make(t, theirs, "tree/precious=x")
+	}})
+	_, err := snapshot.Take(t.Context(), rootsAt(dir, "src"), &snapshot.TakeOptions{Options: *balanced(t, nil, seam), Parent: parent})
+	assert.ErrorIs(t, err, snapshot.ErrUntrusted)
+	assert.FileExists(t, theirs+"/tree/precious")
+}
+
+// TestOpenWhileRemoved: who removes a snapshot has its lock alone.
+func TestOpenWhileRemoved(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	at, digest := detached(t, parent, rootsAt(dir, "src")...)
+	lock, err := os.Open(at + "/lock")
+	require.NoError(t, err)
+	defer lock.Close()
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	_, err = reopen(t, at, digest)
+	assert.ErrorIs(t, err, snapshot.ErrBusy)
+}
+
+// TestRemoveGoesByTheName, too: Take gives no other.
+func TestRemoveGoesByTheName(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	at, _ := detached(t, parent, rootsAt(dir, "src")...)
+	require.NoError(t, os.Rename(at, parent+"/mine"))
+	assert.ErrorIs(t, removeSnapshot(t, parent+"/mine"), snapshot.ErrMismatch)
+	assert.FileExists(t, parent+"/mine/tree/src/a")
+}
+
+// TestRemoveLosesARace: to get the lock alone, a shared one is given up for a moment.
+func TestRemoveLosesARace(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	at, _ := detached(t, parent, rootsAt(dir, "src")...)
+	seam := raceAt(raceWhen(func() { assert.NoError(t, os.Rename(at, dir+"/gone")) }, "Lock"))
+	err := snapshot.RemoveSnapshotWith(t.Context(), at, snapshot.SeamOf(balanced(t, nil, seam)))
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	assert.FileExists(t, dir+"/gone/tree/src/a")
+}
+
+// TestRemoveTakesWhatItSaw, and nothing that came since.
+func TestRemoveTakesWhatItSaw(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	at, _ := detached(t, parent, rootsAt(dir, "src")...)
+	seam := raceAt(raceWhen(func() { assert.NoError(t, os.Chmod(at+"/tree/src/a", 0o600)) }, "Chmod"))
+	err := snapshot.RemoveSnapshotWith(t.Context(), at, snapshot.SeamOf(balanced(t, nil, seam)))
+	assert.ErrorIs(t, err, snapshot.ErrChanged)
+	assert.ErrorIs(t, err, snapshot.ErrLeftover)
+	assert.FileExists(t, at+"/tree/src/a")
+}
+
+// TestOpenedBytesAreTheManifests: OpenSnapshot does not read them.
+func TestOpenedBytesAreTheManifests(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	s, err := take(t, parent, nil, rootsAt(dir, "src")...)
+	require.NoError(t, err)
+	name := treeOf(s) + "/src/a"
+	for text, want := range map[string]error{"2": snapshot.ErrMismatch, "1": nil} {
+		require.NoError(t, errors.Join(os.Chmod(name, 0o600), os.WriteFile(name, []byte(text), 0), os.Chmod(name, 0o400)))
+		f, err := s.Open(t.Context(), "src/a")
+		assert.ErrorIs(t, err, want, text)
+		if err == nil {
+			assert.NoError(t, f.Close())
+		}
+	}
+}
+
+// TestRootThatIsNoFileForAMoment is tried again, whenever that was.
+func TestRootThatIsNoFileForAMoment(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"copied", "opened"} {
+		dir, parent := sourcesIn(t, "tool=#!")
+		tool := dir + "/tool"
+		gone := func() {
+			assert.NoError(t, os.Rename(tool, dir+"/away"))
+			assert.NoError(t, unix.Mkfifo(tool, 0o600))
+		}
+		back := func() { assert.NoError(t, os.Rename(dir+"/away", tool)) }
+		joined := 0
+		seam := snapshot.Seam{Phase: func(phase string) {
+			if phase != "joined" {
+				return
+			}
+			switch joined++; joined {
+			case 1:
+				gone()
+			case 2:
+				back()
+			}
+		}}
+		if when == "opened" {
+			seam = raceAt(raceWhen(gone, "Pin tool", "Pin tool"), raceWhen(back, "Pin tool", "Pin tool", "Pin tool"))
+		}
+		s, err := takeWith(t.Context(), t, parent, nil, seam, rootsAt(dir, "tool")...)
+		require.NoError(t, err, when)
+		assert.Equal(t, map[string]string{".": "dir", "tool": `file "#!"`}, fstest.Contents(t, treeOf(s)), when)
+	}
+}
+
+// TestRootsWeigh as what is in them does.
+func TestRootsWeigh(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "empty/")
+	for most, want := range map[int64]error{4: snapshot.ErrLimit, 5: nil} {
+		_, err := take(t, parent, &snapshot.TakeOptions{Options: snapshot.Options{Limits: snapshot.Limits{MaxBytes: most}}}, rootsAt(dir, "empty")...)
+		assert.ErrorIs(t, err, want, "%d bytes", most)
+	}
+}
+
+// TestAliasInWhatIsLeftOut: a directory that was walked for what might be kept in it, and is left out after all.
+func TestAliasInWhatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "app/out/x=1", "lib/a=2")
+	opts := &snapshot.TakeOptions{
+		Options: snapshot.Options{Exclude: filterOf(t, "app/out", "!app/out/none")},
+		Aliases: []snapshot.Alias{{Name: "app/out/l", Target: "lib"}},
+	}
+	_, err := take(t, parent, opts, rootsAt(dir, "app", "lib")...)
+	assert.ErrorIs(t, err, fs.ErrExist)
 }

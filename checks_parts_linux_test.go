@@ -84,15 +84,15 @@ func TestOpenFailed(t *testing.T) {
 		{syscall.ESTALE, ErrChangedBeforeSnapshot, Replaced},
 		{syscall.EACCES, fs.ErrPermission, 0},
 	} {
-		err := openFailed("f", tt.err)
+		err := openFailed(at("f"), tt.err)
 		assert.ErrorIs(t, err, tt.want, "openFailed(%v)", tt.err)
 		if change, ok := errors.AsType[*ChangeError](err); assert.Equal(t, tt.reason != 0, ok, "openFailed(%v)", tt.err) && ok {
 			assert.Equal(t, tt.reason, change.Reason, "openFailed(%v)", tt.err)
 		}
 	}
 	before := seen()
-	assert.ErrorIs(t, lookFailed("f", syscall.ENOENT, before), ErrChangedBeforeSnapshot)
-	assert.NotErrorIs(t, lookFailed("f", syscall.ENOENT, nil), ErrChanged)
+	assert.ErrorIs(t, lookFailed(at("f"), syscall.ENOENT, before), ErrChangedBeforeSnapshot)
+	assert.NotErrorIs(t, lookFailed(at("f"), syscall.ENOENT, nil), ErrChanged)
 }
 
 // TestSoft: what a round goes on after, and what ends the call.
@@ -182,11 +182,11 @@ func TestEvidenceOfOddKinds(t *testing.T) {
 		o.calls.At = func(call, _ string) error { called = append(called, call); return nil }
 		h, err := os.Open(name)
 		require.NoError(t, err)
-		src, err := o.lookAt(fsys.Handle(h.Fd()), name)
+		src, err := o.lookAt(fsys.Handle(h.Fd()), at(name))
 		require.NoError(t, err)
 		src.kind, src.stat.DAX, src.ours = &tt.kind, tt.dax, !tt.foreign
 		called = nil
-		ev, err := newReader(o).bringUp(t.Context(), &src, &noSink, name)
+		ev, err := newReader(o).bringUp(t.Context(), &src, &noSink, at(name))
 		if tt.want == 0 {
 			assert.ErrorIs(t, err, ErrEvidence, "%s, %v", tt.name, tt.require)
 		} else {
@@ -262,11 +262,11 @@ func TestReadPastTheEnd(t *testing.T) {
 	defer h.Close()
 	for size, want := range map[int64]error{5: ErrChanged, 9: ErrChanged, 10: nil, 11: ErrChanged} {
 		o := newOp(nil)
-		src, err := o.lookAt(fsys.Handle(h.Fd()), name)
+		src, err := o.lookAt(fsys.Handle(h.Fd()), at(name))
 		require.NoError(t, err)
 		src.stat.Size = size
 		r := newReader(o)
-		_, err = r.stream(context.Background(), &src, new(evidence), &sink{h: fsys.NoHandle, w: io.Discard}, name, nil)
+		_, err = r.stream(context.Background(), &src, new(evidence), &sink{h: fsys.NoHandle, w: io.Discard}, at(name), nil)
 		assert.Zero(t, r.buf[min(size+1, 10)], "not more than a byte beyond the size is read")
 		if want == nil {
 			assert.NoError(t, err)
@@ -280,9 +280,9 @@ func TestReadPastTheEnd(t *testing.T) {
 func TestSizesThatLie(t *testing.T) {
 	t.Parallel()
 	o, src := partSource(t, 10)
-	assert.ErrorIs(t, newReader(o).lengthChanged(src, Grew, 11, "f"), ErrNotRegular)
+	assert.ErrorIs(t, newReader(o).lengthChanged(src, Grew, 11, at("f")), ErrNotRegular)
 	src.stat.Ctime.Sec--
-	assert.ErrorIs(t, newReader(o).lengthChanged(src, Grew, 11, "f"), ErrChangedDuringSnapshot)
+	assert.ErrorIs(t, newReader(o).lengthChanged(src, Grew, 11, at("f")), ErrChangedDuringSnapshot)
 }
 
 // partSource opens a new file of size bytes on a description of our own.
@@ -294,7 +294,7 @@ func partSource(t *testing.T, size int) (*op, *source) {
 	t.Cleanup(func() { assert.NoError(t, f.Close()) })
 	o := newOp(nil)
 	t.Cleanup(o.finish)
-	src, err := o.lookAt(fsys.Handle(f.Fd()), name)
+	src, err := o.lookAt(fsys.Handle(f.Fd()), at(name))
 	require.NoError(t, err)
 	src.ours = true
 	return o, &src
@@ -304,7 +304,7 @@ func TestCloneOfAnotherSize(t *testing.T) {
 	t.Parallel()
 	o, src := partSource(t, 10)
 	_, clone := partSource(t, 9)
-	_, err := newReader(o).hashClone(t.Context(), src, &sink{h: clone.h}, "f")
+	_, err := newReader(o).hashClone(t.Context(), src, &sink{h: clone.h}, at("f"))
 	assert.ErrorIs(t, err, ErrNotRegular, "the source still has its size")
 }
 
@@ -316,7 +316,7 @@ func TestStampsAheadComeNear(t *testing.T) {
 		o.opts.Require = level
 		src.kind = &fsys.Kind{Name: "ext4", Stores: true, LeaseNow: true, LeaseHeld: true}
 		src.clock = fsys.Stamp{Sec: src.stat.Ctime.Sec - 10}
-		res, err := newReader(o).prove(t.Context(), src, &noSink, "f")
+		res, err := newReader(o).prove(t.Context(), src, &noSink, at("f"))
 		if level != 0 {
 			assert.ErrorIs(t, err, ErrEvidence)
 			continue
@@ -405,12 +405,12 @@ func TestReadAgainUnderALease(t *testing.T) {
 		once = false
 		// A store that left no trace in the State.
 		err = os.WriteFile(name, append(make([]byte, bufferSize-1), 'x'), 0)
-		now, e := o.lookAt(src.h, name)
+		now, e := o.lookAt(src.h, at(name))
 		src.stat, err = now.stat, errors.Join(err, e)
 		return nil
 	}
 	var b strings.Builder
-	_, got := newReader(o).readLeased(t.Context(), src, &evidence{hold: true}, &sink{h: fsys.NoHandle, w: &b}, name)
+	_, got := newReader(o).readLeased(t.Context(), src, &evidence{hold: true}, &sink{h: fsys.NoHandle, w: &b}, at(name))
 	require.NoError(t, err)
 	assert.ErrorIs(t, got, ErrChangedDuringSnapshot)
 }
@@ -425,11 +425,22 @@ func TestRefusedLeases(t *testing.T) {
 	dir, err := o.calls.OpenRoot(where)
 	require.NoError(t, err)
 	defer o.release(dir)
-	assert.ErrorIs(t, o.calls.Lease(dir), fsys.ErrNotAllowed, "on a directory")
+	assert.ErrorIs(t, o.calls.Lease(dir), fsys.ErrNoLease, "on a directory")
 	_, err = o.calls.OpenFile(dir, "l")
 	assert.ErrorIs(t, err, fsys.ErrIsLink)
 	_, err = o.calls.OpenDir(dir, "f")
 	assert.ErrorIs(t, err, unix.ENOTDIR)
+	pin, err := o.calls.Pin(dir, "f")
+	require.NoError(t, err)
+	defer o.release(pin)
+	assert.ErrorIs(t, o.calls.Lease(pin), fsys.ErrNoLease, "where not even its signal can be chosen")
+	for _, errno := range []error{unix.EPERM, unix.EINVAL, unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP} {
+		o.calls.At = func(string, string) error { return errno }
+		assert.ErrorIs(t, o.calls.Lease(dir), fsys.ErrNoLease, "%v", errno)
+	}
+	o.calls.At = func(string, string) error { return unix.EACCES }
+	assert.ErrorIs(t, o.calls.Lease(dir), fsys.ErrNotAllowed)
+	o.calls.At = nil
 
 	// Somebody's write lease: an open would wait for him.
 	f, err := os.OpenFile(filepath.Join(where, "f"), os.O_RDWR, 0)
@@ -525,6 +536,74 @@ func TestQuietSuspect(t *testing.T) {
 	n.seen.Ctime.Sec--
 	require.NoError(t, tr.workers[0].suspectState(s))
 	assert.False(t, s.quiet)
+}
+
+// partSuspect takes a tree with one file, of which only ctime moves then.
+func partSuspect(t *testing.T, seam *seam) (*tree, *suspect) {
+	name := filepath.Join(fstest.TempDir(t), "f")
+	require.NoError(t, os.WriteFile(name, []byte("text"), 0o600))
+	fstest.Settle(t, filepath.Dir(name))
+	tr, err := newWholeTree(t.Context(), "scan", filepath.Dir(name), &Options{Workers: 1, seam: seam})
+	require.NoError(t, err)
+	t.Cleanup(tr.end)
+	_, err = tr.take()
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(name, 0o600))
+	n := &partRoot(tr).kids[0]
+	s := &suspect{dir: partRoot(tr), node: n, kind: partRoot(tr).kind, recorded: n.seen, first: n.seen, h: fsys.NoHandle}
+	t.Cleanup(func() { tr.release(s.h) })
+	return tr, s
+}
+
+// TestWindow: what it proves anew replaces what the copy knew of a suspect.
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	tr, s := partSuspect(t, nil)
+	s.node.flags |= young
+	proven, err := tr.window([]*suspect{s})
+	require.NoError(t, err)
+	assert.True(t, proven)
+	assert.False(t, s.node.is(young), "its stamps have settled")
+	now, err := tr.statEntry(s.dir, s.index)
+	require.NoError(t, err)
+	assert.NotEqual(t, s.recorded, now.Seen)
+	assert.Equal(t, now.Seen, s.node.seen, "what it is compared with from now on")
+
+	src, err := tr.workers[0].openSuspect(s)
+	require.NoError(t, err)
+	defer tr.release(src.h)
+	s.first.Ctime.Sec--
+	_, err = tr.workers[0].proveSuspect(s, &src, at("f"))
+	assert.ErrorIs(t, err, ErrChanged, "another State than at the window's first look")
+}
+
+// TestWindowLosesItsLease: the last look at a lease comes after all others.
+func TestWindowLosesItsLease(t *testing.T) {
+	t.Parallel()
+	tr, s := partSuspect(t, nil)
+	if s.fails = 1; !s.kind.LeaseHeld {
+		s.kind = &fsys.Kind{Name: "ext4", LeaseHeld: true}
+	}
+	var broken error
+	looks := 0
+	tr.calls.At = func(call, _ string) error {
+		if call == "StatAt" {
+			if looks++; looks == 3 { // of the collect, as that is the only entry
+				_, broken = unix.Open(filepath.Join(tr.path, "f"), unix.O_WRONLY|unix.O_NONBLOCK, 0)
+			}
+		}
+		return nil
+	}
+	proven, err := tr.window([]*suspect{s})
+	require.NoError(t, err)
+	if s.h == fsys.NoHandle {
+		t.Skip("this file system has no leases")
+	}
+	assert.ErrorIs(t, broken, unix.EWOULDBLOCK)
+	assert.False(t, proven)
+	if assert.Len(t, tr.drifts, 1) {
+		assert.Equal(t, WriterArrived, tr.drifts[0].reason)
+	}
 }
 
 // TestFoldedNames: where a directory folds case a step of a link's text may have another spelling, if it can be only one entry's.
@@ -716,6 +795,31 @@ func TestNoCloneIntoANamedFile(t *testing.T) {
 	cloned, err := newReader(o).clone(t.Context(), src, &sink{h: out.h, volume: noVolume})
 	assert.NoError(t, err)
 	assert.False(t, cloned)
+}
+
+// TestNoCloneOfAStagedFile: it has a name, though none that anybody looks for.
+func TestNoCloneOfAStagedFile(t *testing.T) {
+	t.Parallel()
+	o := newOp(&Options{seam: &seam{lacks: noNameless}})
+	defer o.finish()
+	p, err := o.newPublication(filepath.Join(fstest.TempDir(t), "dst"))
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, err) }()
+	defer p.close(&err)
+	_, volume, err := p.create(0o400)
+	require.NoError(t, err)
+	assert.Equal(t, noVolume, volume)
+}
+
+// TestServersAreReadBehindAGuard: their answers may never come.
+func TestServersAreReadBehindAGuard(t *testing.T) {
+	t.Parallel()
+	o, src := partSource(t, 10)
+	src.kind = &fsys.Kind{Grain: fsys.Immutable, Remote: true}
+	ev, err := newReader(o).bringUp(t.Context(), src, &noSink, at("f"))
+	require.NoError(t, err)
+	assert.NotNil(t, ev.guard)
+	ev.guard.end()
 }
 
 // TestWhatALookTells: a birth time where there is one, and the mount.

@@ -358,8 +358,11 @@ func (s *Snapshot) Open(ctx context.Context, path string) (_ *os.File, err error
 		return nil, newPathError("open", path, fmt.Errorf("%w: a %s", ErrNotRegular, kindName(recorded.Mode)))
 	}
 	h, err := s.openFile(path)
+	if fsys.IsGone(err) || errors.Is(err, ErrNotRegular) {
+		return nil, &MismatchError{Path: path, Recorded: &recorded}
+	}
 	if err != nil {
-		return nil, newPathError("open", path, err)
+		return nil, orPathErrorOnce("open", path, err)
 	}
 	if err := s.check(ctx, h, &recorded); err != nil {
 		s.op.release(h)
