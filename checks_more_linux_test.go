@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -892,6 +893,18 @@ func TestDurableNames(t *testing.T) {
 	}
 }
 
+// TestCopyOfAProgramWaits until no fork has it open for writing, which would keep it from being executed.
+func TestCopyOfAProgramWaits(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[fs.FileMode]error{0o644: nil, 0o755: snapshot.ErrBusy} {
+		src, dst := fileSite(t)
+		require.NoError(t, os.Chmod(src, mode))
+		seam := failing(new(raceSite), syscall.EWOULDBLOCK, "Lock")
+		_, err := snapshot.CopyFile(t.Context(), dst, src, snapshot.WithSeam(&snapshot.Options{Stall: 10 * time.Millisecond, Attempts: 1}, seam))
+		assert.ErrorIs(t, err, want, "%o", mode)
+	}
+}
+
 // TestTakeIntoItsSource writes nothing there, not even what goes again.
 func TestTakeIntoItsSource(t *testing.T) {
 	t.Parallel()
@@ -953,6 +966,42 @@ func TestRemoveLosesARace(t *testing.T) {
 	assert.FileExists(t, dir+"/gone/tree/src/a")
 }
 
+// TestRemoveTheRest: of what an interrupted removal left as little is taken away unseen as of the whole.
+func TestRemoveTheRest(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "empty/")
+	at, _ := detached(t, parent, rootsAt(dir, "empty")...)
+	require.NoError(t, os.Chmod(at, 0o700))
+	require.NoError(t, os.Chmod(at+"/tree", 0o700))
+	require.NoError(t, os.RemoveAll(at+"/tree"))
+	lock, err := os.Open(at + "/lock")
+	require.NoError(t, err)
+	defer lock.Close()
+
+	require.NoError(t, os.WriteFile(at+"/mine", nil, 0o600))
+	assert.ErrorIs(t, removeSnapshot(t, at), snapshot.ErrMismatch)
+	require.NoError(t, os.Remove(at+"/mine"))
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_SH))
+	assert.ErrorIs(t, removeSnapshot(t, at), snapshot.ErrBusy)
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
+	fstest.Nothing(t, at, "lock", "manifest.mtree")
+	assert.ErrorIs(t, snapshot.RemoveSnapshotWith(t.Context(), at, fails(1, "Unlink", syscall.EIO, nil)), snapshot.ErrLeftover)
+	assert.NoError(t, removeSnapshot(t, at))
+	fstest.Nothing(t, parent)
+}
+
+// TestManifestThatIsNoneIsCalledSo, and not a tree of which nothing is listed.
+func TestManifestThatIsNoneIsCalledSo(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	at, _ := detached(t, parent, rootsAt(dir, "src")...)
+	manifest := at + "/manifest.mtree"
+	require.NoError(t, errors.Join(os.Chmod(manifest, 0o600), os.WriteFile(manifest, []byte("#mtree\n"), 0), os.Chmod(manifest, 0o400)))
+	err := removeSnapshot(t, at)
+	assert.ErrorIs(t, err, snapshot.ErrMismatch)
+	assert.ErrorContains(t, err, manifest+": ")
+}
+
 // TestRemoveTakesWhatItSaw, and nothing that came since.
 func TestRemoveTakesWhatItSaw(t *testing.T) {
 	t.Parallel()
@@ -991,6 +1040,7 @@ func TestRootThatIsNoFileForAMoment(t *testing.T) {
 		gone := func() {
 			assert.NoError(t, os.Rename(tool, dir+"/away"))
 			assert.NoError(t, unix.Mkfifo(tool, 0o600))
+			fstest.Settle(t, dir) // what is young would be looked at again in any case
 		}
 		back := func() { assert.NoError(t, os.Rename(dir+"/away", tool)) }
 		joined := 0

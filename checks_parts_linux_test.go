@@ -699,6 +699,22 @@ func TestSweepLeavesOddOnes(t *testing.T) {
 	assert.FileExists(t, filepath.Join(moved, "precious"))
 }
 
+// TestSweepOpensNoDevice: an open may be all that its driver waits for.
+func TestSweepOpensNoDevice(t *testing.T) {
+	t.Parallel()
+	fstest.NeedRoot(t)
+	parent := fstest.TempDir(t)
+	name := stagingPrefix + strings.Repeat("a", stagingRandom)
+	require.NoError(t, os.Mkdir(filepath.Join(parent, name), 0o700))
+	require.NoError(t, unix.Mknod(filepath.Join(parent, name, stagingLock), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))) // as empty as /dev/null
+	gone, err := sweepOne(t, parent, name, func(call, _ string) error {
+		assert.NotEqual(t, "OpenFile", call)
+		return nil
+	})
+	assert.NoError(t, err)
+	assert.False(t, gone)
+}
+
 // TestProcThatIsNone: a directory mounted over /proc could hand out any file under a descriptor's number.
 func TestProcThatIsNone(t *testing.T) {
 	t.Parallel()

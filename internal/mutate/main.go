@@ -204,7 +204,7 @@ func (c *command) check(chosen []*site) error {
 		}
 		c.say(s, caught)
 	})
-	fmt.Printf("%d checks removed, %d not noticed; %d not removed, for a reason; ", removed, len(bad), kept)
+	fmt.Printf("%d checks: %d removed and noticed, %d removed and not noticed, %d kept for a reason; ", len(chosen), removed-len(bad), len(bad), kept)
 	return errors.Join(bad...)
 }
 
