@@ -37,6 +37,9 @@ func (o *op) openSnapshot(ctx context.Context, dir string, manifest Digest) (_ *
 	if err := s.open(dir, sealedMode); err != nil {
 		return nil, err
 	}
+	if err := s.checkNames(); err != nil { // before the lock, whose absence would look like that of the directory
+		return nil, err
+	}
 	if err := s.share(); err != nil {
 		return nil, err
 	}
