@@ -220,6 +220,18 @@ var moreChecks = []raceCheck{
 		},
 	},
 	{
+		guards: "a umask keeps an ordinary user out of the staging directory", want: snapshot.ErrUntrusted,
+		attack: func(s *raceSite) snapshot.Seam {
+			return raceAt(func(call, name string) error {
+				if call != "OpenDir" || !strings.HasPrefix(name, ".holdstill-") {
+					return nil
+				}
+				s.act(func(s *raceSite) error { return os.Chmod(filepath.Join(s.dir, "out", name), 0) })
+				return syscall.EACCES
+			})
+		},
+	},
+	{
 		guards: "every staging directory is swept at once", want: snapshot.ErrUntrusted,
 		attack: func(s *raceSite) snapshot.Seam { return failing(s, syscall.EWOULDBLOCK, "LockShared") },
 	},
@@ -835,18 +847,19 @@ func TestBackOverALinkOnTheWay(t *testing.T) {
 	assert.ErrorIs(t, err, snapshot.ErrEscapes)
 }
 
-// TestPathThatLedElsewhere: only a path that leads to the root when it is opened stands for it in the texts of links.
+// TestPathThatLedElsewhere: while the root's path without links is found out it leads to another directory, for which a link
+// of the root stands.
 func TestPathThatLedElsewhere(t *testing.T) {
 	t.Parallel()
-	dir := fstest.TempDir(t)
-	fstest.Make(t, dir, "src/f=text", "other/f=other")
-	src := filepath.Join(dir, "src")
-	require.NoError(t, os.Symlink(src+"/f", src+"/l"))
-	exchange := func() {
-		assert.NoError(t, unix.Renameat2(unix.AT_FDCWD, src, unix.AT_FDCWD, filepath.Join(dir, "other"), unix.RENAME_EXCHANGE))
+	dir, err := filepath.EvalSymlinks(fstest.TempDir(t))
+	require.NoError(t, err)
+	fstest.Make(t, dir, "one/src/f=1", "two/src/f=2", "given => one")
+	require.NoError(t, os.Symlink(dir+"/two/src/f", dir+"/one/src/l"))
+	leads := func(to string) func() {
+		return func() { assert.NoError(t, errors.Join(os.Remove(dir+"/given"), os.Symlink(to, dir+"/given"))) }
 	}
-	seam := raceAt(raceWhen(exchange, "StatPath"), raceWhen(exchange, "StatPath", "List"))
-	_, err := snapshot.Scan(t.Context(), src, snapshot.WithSeam(&snapshot.Options{Workers: 1}, seam))
+	seam := raceAt(raceWhen(leads("two"), "OpenRoot", "Kind"), raceWhen(leads("one"), "OpenRoot", "Kind", "StatPath"))
+	_, err = snapshot.Scan(t.Context(), dir+"/given/src", snapshot.WithSeam(nil, seam))
 	assert.ErrorIs(t, err, snapshot.ErrEscapes)
 }
 
@@ -1029,6 +1042,10 @@ func TestOpenedBytesAreTheManifests(t *testing.T) {
 			assert.NoError(t, f.Close())
 		}
 	}
+	require.NoError(t, errors.Join(os.Chmod(filepath.Dir(name), 0o700), os.Remove(name)))
+	assert.ErrorIs(t, errorOf(s.Open(t.Context(), "src/a")), snapshot.ErrMismatch, "nothing")
+	require.NoError(t, os.Symlink("b", name))
+	assert.ErrorIs(t, errorOf(s.Open(t.Context(), "src/a")), snapshot.ErrMismatch, "a link")
 }
 
 // TestRootThatIsNoFileForAMoment is tried again, whenever that was.

@@ -235,7 +235,7 @@ func (g *growth) finish(t *testing.T) {
 		if kind != fs.ModeSymlink && kind != fs.ModeIrregular {
 			require.NoError(t, os.Chmod(g.at(name), fs.FileMode(g.IntN(0o1000))|least[kind == 0]))
 		}
-		mtime := unix.Timespec{Sec: g.Int64N(1<<33) - 1<<31, Nsec: g.Int64N(1e9)}
+		mtime := unix.NsecToTimespec((g.Int64N(1<<33)-1<<31)*1e9 + g.Int64N(1e9)) // of whose seconds 32-bit systems keep the lower half
 		require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, g.at(name), []unix.Timespec{mtime, mtime}, unix.AT_SYMLINK_NOFOLLOW))
 	}
 }

@@ -82,7 +82,8 @@ func filterCall(r Refusal, action uint32) []unix.SockFilter {
 	}
 	return []unix.SockFilter{
 		filterLoad(filterNumber), filterEqual(uint32(r.Call), 4),
-		filterLoad(filterArgs + 8*uint32(r.Arg)), {Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: r.Mask},
+		filterLoad(filterArgs + 8*uint32(r.Arg)),
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: r.Mask},
 		filterEqual(r.Value, 1), filterReturn(action),
 	}
 }

@@ -258,6 +258,9 @@ func (c *command) remove(s *site, e *entry) (caught string, err error) {
 		case !r.ran && len(r.skipped) == 0:
 			return "", fmt.Errorf("there is no test %s", test)
 		case r.hang:
+			if c.suite.run(prefix, exact(name), 0, listedTimeout, nil, nil).red {
+				return "", fmt.Errorf("%s hangs, or fails, with every check in its place, too", test)
+			}
 			return test + " (it hangs)", nil
 		case r.red:
 			return test, nil
