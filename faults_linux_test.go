@@ -169,9 +169,9 @@ func (f fault) means() (errs []error, ok bool) {
 		return nil, true
 	case f.lie(), f.is("Pin PinPath StatPath OpenDir OpenFile OpenRoot Reopen StatAt ReadLink List", gone...),
 		f.is("Stat Kind Free Dup Read ReadNow Write Truncate Allocate Rewind Lease DropLease WaitWriters ArmStores SetMtime Close", syscall.ESTALE), f.is("LeaseStands"):
-		errs = []error{snapshot.ErrChanged, snapshot.ErrNotRegular, snapshot.ErrUntrusted, fs.ErrNotExist, fsys.ErrIsLink}
+		errs = []error{snapshot.ErrChanged, snapshot.ErrNotRegular, snapshot.ErrUntrusted, snapshot.ErrMismatch, fs.ErrNotExist, fsys.ErrIsLink}
 		if f.lie() { // somebody has the lock; or what was passed over is still there
-			errs = append(errs, snapshot.ErrBusy, syscall.ENOTEMPTY)
+			errs = append(errs, snapshot.ErrBusy, snapshot.ErrLeftover, syscall.ENOTEMPTY)
 		}
 		return errs, true
 	case f.is("OpenDir OpenFile Reopen Read Lease", syscall.EAGAIN):
@@ -350,7 +350,8 @@ func (v *faultVerb) typed(t *testing.T, err error, faults []fault) {
 	_, isChange := errors.AsType[*snapshot.ChangeError](err)
 	_, isEvidence := errors.AsType[*snapshot.EvidenceError](err)
 	_, isLeft := errors.AsType[*snapshot.LeftoverError](err)
-	assert.True(t, isPath || isChange || isEvidence || isLeft, "no type: "+what)
+	_, isMismatch := errors.AsType[*snapshot.MismatchError](err)
+	assert.True(t, isPath || isChange || isEvidence || isLeft || isMismatch, "no type: "+what)
 }
 
 // left: nothing is new but the copy and what an error names, and what is not ours is as it was. A copy that was whole and
@@ -981,7 +982,7 @@ func (p *faultPlan) verb(t *testing.T, v *faultVerb, much effort) {
 	})
 	undisturbed("each read and write a short one", func(at spot) error {
 		if slices.Contains([]string{"Read", "ReadNow", "Write"}, at.call) {
-			return fsys.Short
+			return fsys.ErrShort
 		}
 		return nil
 	})

@@ -75,7 +75,7 @@ type Kind struct {
 type Counters struct {
 	// At, if not nil, is called before each call with the call's name and the component it concerns, if any.
 	// An error stands for the system's answer and is treated as such: the call is not made, and after EINTR tried again.
-	// Short is an exception.
+	// ErrShort is an exception.
 	At func(call, name string) error
 	// Known, if not nil, is called with what is known of a file system, once for each, and may change it: one file system
 	// passes for another.
@@ -91,8 +91,8 @@ func (c *Counters) Open() int64 { return c.open.Load() }
 // Opened returns how many handles were ever opened.
 func (c *Counters) Opened() int64 { return c.opened.Load() }
 
-// Short is for Counters.At: a Read, ReadNow or Write is asked for half of what it should do, as any of them may answer.
-var Short = errors.New("half of what was asked for")
+// ErrShort is for Counters.At: a Read, ReadNow or Write is asked for half of what it should do, as any of them may answer.
+var ErrShort = errors.New("half of what was asked for")
 
 // What callers tell apart without knowing the platform's numbers.
 var (

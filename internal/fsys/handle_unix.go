@@ -57,7 +57,7 @@ func (c *Counters) handle(call, name string, f func() (int, error)) (Handle, err
 func (c *Counters) transfer(call string, p []byte, f func(p []byte) (int, error)) (n int, err error) {
 	err = again(func() error {
 		part, err := p, c.at(call, "")
-		if err == Short {
+		if err == ErrShort {
 			part, err = p[:(len(p)+1)/2], nil // of one byte nothing would be left, which is the end of a file
 		}
 		if err == nil {
