@@ -203,7 +203,6 @@ var unharmed = map[string]string{
 	"(*op).identitiesHold StatAt":   "the first answer stands",
 	"(*op).identitiesHold StatAt 2": "the first answer stands",
 	"(*op).identitiesHold Kind":     "the first answer stands",
-	"(*remover).unseal OpenDir":     "the name gets the mode",
 	"(*op).drain Lease":             "then only forks are waited for",
 	"(*op).drain DropLease":         "it goes with the handle",
 	"(*tree).findPlaces StatPath":   "what may not be looked at is no place that a link leads to",
@@ -211,8 +210,10 @@ var unharmed = map[string]string{
 	"(*tree).pollLease DropLease":   "it goes with the handle",
 }
 
-// unharmedAtTimes are like unharmed, where it is a matter of time whether a fault is met.
+// unharmedAtTimes are like unharmed, where a matter of time, or the answer, decides.
 var unharmedAtTimes = map[string]string{
+	"(*remover).unseal OpenDir": "the name gets the mode",
+	"(*staging).adopt StatAt":   "what the open answered is told",
 	"(*worker).copyInto Unlink": "what is left is removed in the next round",
 }
 
@@ -239,7 +240,8 @@ type faultVerb struct {
 	meanwhile func(t *testing.T, s site) snapshot.Seam // what happens to the source, which is a new one each time
 	call      func(t *testing.T, s site, o *snapshot.Options) error
 	fails     []error  // it ends so also without a fault
-	sweeps    bool     // what it leaves is for the next sweep and no error, or is named and was taken away
+	sweeps    bool     // what it leaves is for the next sweep, and no error
+	away      bool     // what it leaves may be taken away before it can say so
 	only      []string // sites that no other verb reaches, if this machine cannot do it
 }
 
@@ -374,7 +376,7 @@ func (v *faultVerb) left(t *testing.T, s site, err error, lies bool, what string
 		named = slices.DeleteFunc(slices.Clone(named), func(n string) bool { return n == at })
 		assert.NoError(t, removeCopy(at))
 	}
-	assert.Empty(t, named, "named, and not there: "+what)
+	assert.True(t, len(named) == 0 || v.away, "named, and not there: "+what)
 	assert.Equal(t, "m", readString(t, parent+"/mine"), what)
 	assert.Equal(t, "not ours", readString(t, parent+"/"+stranger+"/f"), what)
 }
@@ -777,17 +779,17 @@ var faultVerbs = []*faultVerb{
 		deny: map[string]error{"Pin": errors.ErrUnsupported, "OpenFile": syscall.ESTALE},
 	},
 	{
-		name: "CopyFile, swept at once", call: faultyCopyFile, lacks: snapshot.NoNameless, sweeps: true,
+		name: "CopyFile, swept at once", call: faultyCopyFile, lacks: snapshot.NoNameless, away: true,
 		meanwhile: func(t *testing.T, s site) snapshot.Seam {
 			return snapshot.Seam{At: when("LockShared", "", 1, func() {
 				removed, err := snapshot.Sweep(context.Background(), filepath.Dir(s.dst))
 				assert.NoError(t, err)
-				assert.Len(t, removed, 1)
+				assert.NotEmpty(t, removed)
 			})}
 		},
 	},
 	{
-		name: "CopyFile, whose staging is taken away", call: faultyCopyFile, lacks: snapshot.NoNameless, sweeps: true,
+		name: "CopyFile, whose staging is taken away", call: faultyCopyFile, lacks: snapshot.NoNameless, away: true,
 		meanwhile: func(t *testing.T, s site) snapshot.Seam {
 			return snapshot.Seam{At: when("Unlink", "lock", 1, func() {
 				for _, name := range namesIn(t, filepath.Dir(s.dst)) {

@@ -539,12 +539,17 @@ func (p *publication) publish(ctx context.Context, mtime fsys.Stamp, mode fs.Fil
 			return newPathError("sync", dst, err)
 		}
 	}
-	if mode&0o111 != 0 {
-		if err := p.drain(ctx); err != nil {
+	drained := mode&0o111 == 0
+	if !drained {
+		var err error
+		if drained, err = p.drain(ctx); err != nil {
 			return orPathErrorOnce("publish", dst, err)
 		}
 	}
 	published, err := p.link(dst)
+	if err == nil && !drained {
+		err = orPathErrorOnce("publish", dst, p.drainNamed(ctx))
+	}
 	if err == nil && p.op.opts.Durable {
 		err = orPathError("sync", p.dir, c.Sync(p.parent))
 	}
@@ -554,13 +559,40 @@ func (p *publication) publish(ctx context.Context, mtime fsys.Stamp, mode fs.Fil
 	return err
 }
 
-// drain exchanges the handle for one that only reads, when no fork of this process has it any more: see staging.drain.
-func (p *publication) drain(ctx context.Context) error {
+// drain exchanges the handle for one that only reads, when no fork of this process has it any more: see staging.drain. It reports
+// false of a file without a name that cannot be opened anew.
+func (p *publication) drain(ctx context.Context) (done bool, err error) {
 	again, err := p.op.calls.Reopen(p.h)
-	if errors.Is(err, errors.ErrUnsupported) && p.staging != nil {
+	if errors.Is(err, errors.ErrUnsupported) {
+		if p.staging == nil {
+			return false, nil
+		}
 		again, err = p.op.calls.OpenFile(p.staging.dir, stagingFile)
 	}
 	if err != nil {
+		return false, err
+	}
+	p.h, err = p.op.drain(ctx, p.h, again)
+	return true, err
+}
+
+// drainNamed is drain of a file that only its name leads to: where /proc shows another thread's descriptors.
+func (p *publication) drainNamed(ctx context.Context) error {
+	c := p.op.calls
+	again, err := c.OpenFile(p.parent, p.base)
+	if err != nil {
+		return err
+	}
+	mine, err := c.Stat(p.h, false)
+	var named fsys.Stat
+	if err == nil {
+		named, err = c.Stat(again, false)
+	}
+	if err == nil && !sameFile(&mine.Seen, &named.Seen) {
+		err = fmt.Errorf("%w: what was published there was taken away at once", ErrUntrusted)
+	}
+	if err != nil {
+		p.op.release(again)
 		return err
 	}
 	p.h, err = p.op.drain(ctx, p.h, again)

@@ -4,6 +4,7 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -84,7 +85,14 @@ func (s *Snapshot) remove(t *tree) (err error) {
 	if err := c.Chmod(s.staging.dir, 0o700); err != nil {
 		return newPathError("chmod", s.Dir(), err)
 	}
-	if err := t.removeFound(t.roots[0].dir); err != nil {
+	err = t.removeFound(t.roots[0].dir)
+	if moved, ok := errors.AsType[*driftError](err); ok {
+		return &ChangeError{
+			Path: t.place(moved.dir, moved.index).String(), Reason: moved.reason,
+			Before: stateOf(&moved.dir.kids[moved.index].seen), After: stateOf(&moved.after), Err: ErrChangedDuringSnapshot,
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if err := c.Rmdir(s.staging.dir, stagingTree); err != nil {

@@ -94,7 +94,7 @@ func (t *tree) destination(verb string, d *dir, i int, err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, fs.ErrExist) {
+	if errors.Is(err, fs.ErrExist) && verb != "remove" { // there it says "not empty"
 		err = t.collision(d, i)
 	}
 	return newPathError(verb, t.place(d, i), fmt.Errorf("%w: %w", errDestination, err))
