@@ -203,8 +203,8 @@ var unharmed = map[string]string{
 	"(*op).identitiesHold StatAt":   "the first answer stands",
 	"(*op).identitiesHold StatAt 2": "the first answer stands",
 	"(*op).identitiesHold Kind":     "the first answer stands",
-	"(*op).drain Lease":             "then only forks are waited for",
-	"(*op).drain DropLease":         "it goes with the handle",
+	"(*op).hasWriter Lease":             "then only forks are waited for",
+	"(*op).hasWriter DropLease":         "it goes with the handle",
 	"(*tree).findPlaces StatPath":   "what may not be looked at is no place that a link leads to",
 	"(*staging).discard Stat":       "it was not sealed, or cannot be emptied, which is told",
 	"(*tree).pollLease DropLease":   "it goes with the handle",
@@ -878,6 +878,10 @@ var faultVerbs = []*faultVerb{
 	{
 		name: "CopyFile, of a program without /proc", lines: []string{"A/f 0755=x"}, call: faultyCopyFile,
 		lacks: snapshot.NoNameless, deny: map[string]error{"ProcDir": syscall.ENOENT},
+	},
+	{
+		name: "CopyFile, of a program beside another thread's /proc", lines: []string{"A/f 0755=x"}, call: faultyCopyFile,
+		deny: map[string]error{"Reopen": syscall.ENOENT},
 	},
 	{
 		name: "CopyDir, that cannot be published", opts: one, lines: []string{tooDeep, "f=x"}, call: faultyCopy,

@@ -512,6 +512,9 @@ func (s *Snapshot) Close() error {
 		s.op.release(s.tree)
 		s.tree = fsys.NoHandle
 		err = errors.Join(err, s.staging.discard())
+		if s.staging.moved {
+			err = errors.Join(err, newPathError("remove", s.Dir(), fmt.Errorf("%w: it was moved; it is empty now, wherever it is", ErrUntrusted)))
+		}
 	}
 	s.release()
 	return err

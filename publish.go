@@ -39,6 +39,7 @@ type staging struct {
 	fence  fsys.Handle // open as long as anything can be open for writing, see drain
 	umask  fs.FileMode // what the system takes from the mode of a new file here
 	lost   bool        // the name is another directory, which is not ours to touch
+	moved  bool        // it was emptied, and has another name now
 }
 
 // where is the staging directory's path, for messages.
@@ -170,10 +171,7 @@ func (o *op) drain(ctx context.Context, h, again fsys.Handle) (fsys.Handle, erro
 	o.release(h)
 	for pause, waited := 50*time.Microsecond, time.Duration(0); err == nil; pause *= 2 {
 		// What was open is closed a moment after the lock has gone: no lease is to be had until then.
-		if err = o.calls.Lock(again); err == nil && !errors.Is(o.calls.Lease(again), fsys.ErrWriter) {
-			_ = o.calls.DropLease(again) // there may be none, or it goes with its handle
-			break
-		} else if err != nil && !fsys.IsLocked(err) {
+		if err = o.calls.Lock(again); err == nil && !o.hasWriter(again) || err != nil && !fsys.IsLocked(err) {
 			break
 		}
 		if waited += pause; waited > o.opts.Stall {
@@ -183,6 +181,18 @@ func (o *op) drain(ctx context.Context, h, again fsys.Handle) (fsys.Handle, erro
 		err = context.Cause(ctx)
 	}
 	return again, err
+}
+
+// hasWriter reports whether a lease is refused because the file, which is ours, is open for writing.
+func (o *op) hasWriter(h fsys.Handle) bool {
+	if o.opts.NeverLock || o.lacks(noLease) {
+		return false
+	}
+	err := o.calls.Lease(h)
+	if err == nil {
+		_ = o.calls.DropLease(h) // what cannot be dropped goes with its handle
+	}
+	return errors.Is(err, fsys.ErrWriter)
 }
 
 // adopt opens the directory that was just made. Where others may write the parent it can have been exchanged for one that is
@@ -377,15 +387,6 @@ func (s *staging) discard() (err error) {
 	return s.rmdir()
 }
 
-// gone returns nil if nobody can find the emptied directory any more.
-func (s *staging) gone() error {
-	st, err := s.op.calls.Stat(s.dir, false)
-	if err == nil && st.Nlink > 0 {
-		err = errors.New("it was emptied, and lies somewhere else now")
-	}
-	return ignoreMissing(err)
-}
-
 // withLeft joins what could not be removed to err. Two of them are one, so that errors.As finds all paths.
 func withLeft(err, left error) error {
 	first, ok := errors.AsType[*LeftoverError](err)
@@ -409,8 +410,10 @@ func (s *staging) rmdir() error {
 		if err != nil {
 			return err
 		}
-		if !named {
-			return s.gone()
+		if !named { // emptied, and somewhere else now, or removed by a sweep
+			st, err := s.op.calls.Stat(s.dir, false)
+			s.moved = err == nil && st.Nlink > 0
+			return ignoreMissing(err)
 		}
 		err = s.op.calls.Rmdir(s.parent, s.name)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

@@ -134,7 +134,8 @@ func (s *Snapshot) removeNames(names []string) error {
 			return newPathError("remove", filepath.Join(s.Dir(), name), err)
 		}
 	}
-	return orPathError("remove", s.Dir(), c.Rmdir(s.staging.parent, s.staging.name))
+	// Without a lock it is any sweep's.
+	return orPathError("remove", s.Dir(), ignoreMissing(c.Rmdir(s.staging.parent, s.staging.name)))
 }
 
 // removeFound empties a directory of what the tree knows of it.
