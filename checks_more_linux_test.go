@@ -385,6 +385,8 @@ func TestUnpublishTree(t *testing.T) {
 			}
 			if call == "Chmod" {
 				if writable++; writable == 2 && tt.moved { // of unpublish
+					// An ordinary user moves no directory to another parent that he may not write.
+					assert.NoError(t, os.Chmod(dst, 0o700))
 					moved = unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, "other"), unix.AT_FDCWD, dst, unix.RENAME_EXCHANGE)
 				}
 			}
@@ -937,7 +939,7 @@ func TestSnapshotExchangedOnceSealed(t *testing.T) {
 	theirs := ""
 	seam := phases(snapshot.Seam{}, map[string]func(){"sealed": func() {
 		theirs = filepath.Join(parent, namesIn(t, parent)[0])
-		assert.NoError(t, os.Rename(theirs, dir+"/gone"))
+		assert.NoError(t, errors.Join(os.Chmod(theirs, 0o700), os.Rename(theirs, dir+"/gone")))
 		fstest.Make(t, theirs, "tree/precious=x")
 	}})
 	_, err := snapshot.Take(t.Context(), rootsAt(dir, "src"), &snapshot.TakeOptions{Options: *balanced(t, nil, seam), Parent: parent})
@@ -973,7 +975,9 @@ func TestRemoveLosesARace(t *testing.T) {
 	t.Parallel()
 	dir, parent := sourcesIn(t, "src/a=1")
 	at, _ := detached(t, parent, rootsAt(dir, "src")...)
-	seam := raceAt(raceWhen(func() { assert.NoError(t, os.Rename(at, dir+"/gone")) }, "Lock"))
+	seam := raceAt(raceWhen(func() {
+		assert.NoError(t, errors.Join(os.Chmod(at, 0o700), os.Rename(at, dir+"/gone")))
+	}, "Lock"))
 	err := snapshot.RemoveSnapshotWith(t.Context(), at, snapshot.SeamOf(balanced(t, nil, seam)))
 	assert.ErrorIs(t, err, fs.ErrNotExist)
 	assert.FileExists(t, dir+"/gone/tree/src/a")
