@@ -145,7 +145,7 @@ var moreChecks = []raceCheck{
 			return raceAt(func(call, name string) error {
 				if n == 0 && call == "OpenDir" && name == "d" || n > 0 && call == "List" && n < 7 { // three listings, each in two calls
 					if n++; n > 1 {
-						s.attack(race.put(fmt.Sprintf("d/new%d=november", n)))
+						s.attack(race.put(fmt.Sprintf("d/new%d=november", n)), settle) // else it would wait, and begin anew
 					}
 				}
 				return nil
@@ -282,6 +282,10 @@ func exchangeInStaging(name, other string) act {
 		rel, err := inStaging(s, name)
 		return errors.Join(err, race.exchange(rel, other)(s))
 	}
+}
+
+func settle(s *raceSite) error {
+	return outside(func(t fstest.TB) { fstest.Settle(t, s.src()) })
 }
 
 func symlink(text, name string) act {
@@ -788,6 +792,18 @@ func TestBarrierOfOverlayfs(t *testing.T) {
 	assert.Contains(t, calls, "Sync")
 }
 
+// TestBoundPseudoFileIsCalledSo, and not one whose size is wrong.
+func TestBoundPseudoFileIsCalledSo(t *testing.T) {
+	t.Parallel()
+	fstest.NeedRoot(t)
+	dir := fstest.TempDir(t)
+	fstest.Make(t, dir, "f=text")
+	fstest.Bind(t, "/proc/version", filepath.Join(dir, "f"))
+	_, err := snapshot.Scan(t.Context(), dir, &snapshot.Options{CrossMounts: true})
+	assert.ErrorIs(t, err, snapshot.ErrNotRegular)
+	assert.ErrorContains(t, err, "a pseudo file")
+}
+
 func TestPerFileIsNoInstant(t *testing.T) {
 	t.Parallel()
 	src, _ := fileSite(t)
@@ -865,6 +881,28 @@ func TestPathThatLedElsewhere(t *testing.T) {
 	assert.ErrorIs(t, err, snapshot.ErrEscapes)
 }
 
+// TestEmptyDirectoryWithOurName is not ours, though a removal by name would succeed.
+func TestEmptyDirectoryWithOurName(t *testing.T) {
+	t.Parallel()
+	fstest.NeedRoot(t)
+	for when, owner := range map[string]int{"OpenDir": 65534, "RenameNoReplace": 0} {
+		src, dst := fileSite(t)
+		parent, theirs := filepath.Dir(dst), ""
+		seam := raceAt(func(call, _ string) error {
+			if call == when && theirs == "" {
+				theirs = filepath.Join(parent, namesIn(t, parent)[0])
+				assert.NoError(t, os.Rename(theirs, filepath.Join(filepath.Dir(src), "moved")))
+				assert.NoError(t, errors.Join(os.Mkdir(theirs, 0o700), os.Chown(theirs, owner, -1)))
+			}
+			return nil
+		})
+		seam.Lacks = snapshot.NoNameless
+		_, err := snapshot.CopyFile(t.Context(), dst, src, snapshot.WithSeam(nil, seam))
+		assert.Error(t, err, when)
+		assert.DirExists(t, theirs, when)
+	}
+}
+
 // TestRoomForDirectories: they need some, too.
 func TestRoomForDirectories(t *testing.T) {
 	t.Parallel()
@@ -911,13 +949,38 @@ func TestDurableNames(t *testing.T) {
 // TestCopyOfAProgramWaits until no fork has it open for writing, which would keep it from being executed.
 func TestCopyOfAProgramWaits(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[fs.FileMode]error{0o644: nil, 0o755: snapshot.ErrBusy} {
-		src, dst := fileSite(t)
-		require.NoError(t, os.Chmod(src, mode))
-		seam := failing(new(raceSite), syscall.EWOULDBLOCK, "Lock")
-		_, err := snapshot.CopyFile(t.Context(), dst, src, snapshot.WithSeam(&snapshot.Options{Stall: 10 * time.Millisecond, Attempts: 1}, seam))
-		assert.ErrorIs(t, err, want, "%o", mode)
+	for call, busy := range map[string]error{"Lock": syscall.EWOULDBLOCK, "Lease": fsys.ErrWriter} {
+		for _, lacks := range []string{"nothing", "Reopen"} {
+			for mode, want := range map[fs.FileMode]error{0o644: nil, 0o755: snapshot.ErrBusy} {
+				src, dst := fileSite(t)
+				require.NoError(t, os.Chmod(src, mode))
+				seam := raceAt(failing(new(raceSite), busy, call).At, failing(new(raceSite), errors.ErrUnsupported, lacks).At)
+				opts := &snapshot.Options{Attempts: 1}
+				if want != nil {
+					opts.Stall = 100 * time.Millisecond
+				}
+				_, err := snapshot.CopyFile(t.Context(), dst, src, snapshot.WithSeam(opts, seam))
+				assert.ErrorIs(t, err, want, "%s, without %s, %o", call, lacks, mode)
+				if want != nil {
+					fstest.Nothing(t, filepath.Dir(dst))
+				}
+			}
+		}
 	}
+}
+
+// TestProgramThatIsTakenAway: where only the name leads to the copy, what it leads to must be the copy.
+func TestProgramThatIsTakenAway(t *testing.T) {
+	t.Parallel()
+	src, dst := fileSite(t)
+	require.NoError(t, os.Chmod(src, 0o755))
+	seam := raceAt(
+		failing(new(raceSite), errors.ErrUnsupported, "Reopen").At,
+		raceWhen(func() { assert.NoError(t, os.Rename(filepath.Join(filepath.Dir(src), "other"), dst)) }, "OpenFile dst"),
+	)
+	_, err := snapshot.CopyFile(t.Context(), dst, src, snapshot.WithSeam(nil, seam))
+	assert.ErrorIs(t, err, snapshot.ErrUntrusted)
+	assert.FileExists(t, dst, "it is another's")
 }
 
 // TestTakeIntoItsSource writes nothing there, not even what goes again.
@@ -1017,6 +1080,15 @@ func TestManifestThatIsNoneIsCalledSo(t *testing.T) {
 	err := removeSnapshot(t, at)
 	assert.ErrorIs(t, err, snapshot.ErrMismatch)
 	assert.ErrorContains(t, err, manifest+": ")
+}
+
+// TestSnapshotWithoutItsLock was changed; it is not one that is not there.
+func TestSnapshotWithoutItsLock(t *testing.T) {
+	t.Parallel()
+	dir, parent := sourcesIn(t, "src/a=1")
+	at, digest := detached(t, parent, rootsAt(dir, "src")...)
+	require.NoError(t, errors.Join(os.Chmod(at, 0o700), os.Remove(at+"/lock"), os.Chmod(at, 0o500)))
+	assert.ErrorIs(t, errorOf(reopen(t, at, digest)), snapshot.ErrMismatch)
 }
 
 // TestRemoveTakesWhatItSaw, and nothing that came since.

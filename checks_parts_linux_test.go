@@ -699,6 +699,26 @@ func TestSweepLeavesOddOnes(t *testing.T) {
 	assert.FileExists(t, filepath.Join(moved, "precious"))
 }
 
+// TestRemovalNeedsFewDescriptors, however deep it goes.
+func TestRemovalNeedsFewDescriptors(t *testing.T) {
+	t.Parallel()
+	parent := fstest.TempDir(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(parent, strings.Repeat("d/", 100)), 0o700))
+	o := newOp(nil)
+	defer o.finish()
+	dir, err := o.calls.OpenRoot(parent)
+	require.NoError(t, err)
+	defer o.release(dir)
+	most := int64(0)
+	o.calls.At = func(string, string) error {
+		most = max(most, o.calls.Open())
+		return nil
+	}
+	require.NoError(t, o.removeTree(dir, "d"))
+	fstest.Nothing(t, parent)
+	assert.Less(t, most, int64(2*removeDepth))
+}
+
 // TestSweepOpensNoDevice: an open may be all that its driver waits for.
 func TestSweepOpensNoDevice(t *testing.T) {
 	t.Parallel()

@@ -178,6 +178,9 @@ func (s *Snapshot) take(t *tree, parent string) (err error) {
 	s.staging = t.staging
 	defer func() {
 		if !done {
+			if s.files != nil {
+				err = errors.Join(err, s.files.Close())
+			}
 			t.release(s.tree)
 			err = withLeft(err, t.staging.discard())
 		}

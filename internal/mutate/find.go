@@ -368,7 +368,7 @@ func (f *finder) everything() {
 			f.site(e, opNil, "mutantErr($N, func() error { return ", " })")
 			f.offs(call)
 		case basic != nil && basic.Info()&types.IsBoolean != 0:
-			f.site(e, opFalse, "(", ") && mutantOn($N)")
+			f.site(e, opFalse, "((", ") && mutantOn($N))")
 			f.site(e, opTrue, "((", ") || !mutantOn($N))")
 			if isCall {
 				f.offs(call)
@@ -462,7 +462,7 @@ func (f *finder) condition(e ast.Expr) {
 			return
 		}
 	}
-	f.note(f.site(e, opFalse, "(", ") && mutantOn($N)"))
+	f.note(f.site(e, opFalse, "((", ") && mutantOn($N))"))
 }
 
 // refusing returns the statements that make a refusal whatever else holds: loops are no conditions.
