@@ -699,6 +699,30 @@ func TestSweepLeavesOddOnes(t *testing.T) {
 	assert.FileExists(t, filepath.Join(moved, "precious"))
 }
 
+// TestRemovalEntersNoOther: a directory that is opened again may be another one by now.
+func TestRemovalEntersNoOther(t *testing.T) {
+	t.Parallel()
+	dir := fstest.TempDir(t)
+	fstest.Make(t, dir, "tree/d/f=x", "other/precious=x")
+	fstest.Settle(t, dir)
+	name := filepath.Join(dir, stagingTree)
+	tr, err := newWholeTree(t.Context(), "remove", name, &Options{Workers: 1})
+	require.NoError(t, err)
+	defer tr.end()
+	_, err = tr.take()
+	require.NoError(t, err)
+	tr.shut(partRoot(tr).kids[0].sub)
+	require.NoError(t, unix.Renameat2(unix.AT_FDCWD, filepath.Join(name, "d"), unix.AT_FDCWD, filepath.Join(dir, "other"), unix.RENAME_EXCHANGE))
+	s := &Snapshot{op: tr.op, staging: tr.stagingAt(fsys.NoHandle, filepath.Dir(dir), filepath.Base(dir))}
+	s.staging.dir, err = tr.calls.OpenRoot(dir)
+	require.NoError(t, err)
+	defer s.staging.release()
+	err = s.remove(tr)
+	assert.ErrorIs(t, err, ErrChanged)
+	assert.ErrorIs(t, err, ErrLeftover)
+	assert.FileExists(t, filepath.Join(name, "d", "precious"))
+}
+
 // TestRemovalNeedsFewDescriptors, however deep it goes.
 func TestRemovalNeedsFewDescriptors(t *testing.T) {
 	t.Parallel()
