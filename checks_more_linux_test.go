@@ -898,7 +898,11 @@ func TestEmptyDirectoryWithOurName(t *testing.T) {
 		})
 		seam.Lacks = snapshot.NoNameless
 		_, err := snapshot.CopyFile(t.Context(), dst, src, snapshot.WithSeam(nil, seam))
-		assert.Error(t, err, when)
+		if when == "OpenDir" { // nothing was copied yet
+			assert.ErrorIs(t, err, snapshot.ErrUntrusted)
+		} else {
+			assert.NoError(t, err)
+		}
 		assert.DirExists(t, theirs, when)
 	}
 }
