@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"holdstill.example/snapshot/internal/fsys"
 )
@@ -192,9 +193,16 @@ func (s *staging) stillNamed() error {
 	return err
 }
 
+// ownPatience is how long a fork of a process that has just closed the lock may keep it until its exec.
+const ownPatience = 100 * time.Millisecond
+
 // own turns a shared lock into that of a sweep, unless somebody else is using the directory.
-func (s *staging) own() error {
+func (s *staging) own(ctx context.Context) error {
 	err := s.op.calls.Lock(s.lock)
+	for pause := time.Millisecond; fsys.IsLocked(err) && pause < ownPatience && ctx.Err() == nil; pause *= 2 {
+		sleep(ctx, pause)
+		err = s.op.calls.Lock(s.lock)
+	}
 	if fsys.IsLocked(err) {
 		return fmt.Errorf("%w: a process has it open", ErrBusy)
 	}

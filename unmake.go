@@ -32,7 +32,7 @@ func (o *op) removeSnapshot(ctx context.Context, dir string) (err error) {
 	if err := s.open(dir, sealedMode, 0o700); err != nil {
 		return err
 	}
-	if done, err := s.removeRest(); done || err != nil {
+	if done, err := s.removeRest(ctx); done || err != nil {
 		return err
 	}
 	if err := s.share(); err != nil {
@@ -56,7 +56,7 @@ func (o *op) removeSnapshot(ctx context.Context, dir string) (err error) {
 	if err := t.compareWith(s.manifest, s.isOurs); err != nil {
 		return err
 	}
-	if err := s.staging.own(); err != nil {
+	if err := s.staging.own(ctx); err != nil {
 		return newPathError("remove", dir, err)
 	}
 	return s.remove(t)
@@ -102,7 +102,7 @@ func (s *Snapshot) remove(t *tree) (err error) {
 }
 
 // removeRest ends what an interrupted removal left of the directory: it is ours to write, and the tree is gone.
-func (s *Snapshot) removeRest() (done bool, err error) {
+func (s *Snapshot) removeRest(ctx context.Context) (done bool, err error) {
 	names, err := s.names()
 	if err != nil || s.staging.seen.Mode.Perm() != 0o700 || slices.Contains(names, stagingTree) {
 		return false, err
@@ -116,7 +116,7 @@ func (s *Snapshot) removeRest() (done bool, err error) {
 		if err := s.share(); err != nil {
 			return false, err
 		}
-		if err := s.staging.own(); err != nil {
+		if err := s.staging.own(ctx); err != nil {
 			return false, newPathError("remove", s.Dir(), err)
 		}
 	}
