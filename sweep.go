@@ -198,10 +198,12 @@ const ownPatience = 100 * time.Millisecond
 
 // own turns a shared lock into that of a sweep, unless somebody else is using the directory.
 func (s *staging) own(ctx context.Context) error {
-	err := s.op.calls.Lock(s.lock)
-	for pause := time.Millisecond; fsys.IsLocked(err) && pause < ownPatience && ctx.Err() == nil; pause *= 2 {
+	var err error
+	for pause := time.Millisecond; ; pause *= 2 {
+		if err = s.op.calls.Lock(s.lock); !fsys.IsLocked(err) || pause > ownPatience || ctx.Err() != nil {
+			break
+		}
 		sleep(ctx, pause)
-		err = s.op.calls.Lock(s.lock)
 	}
 	if fsys.IsLocked(err) {
 		return fmt.Errorf("%w: a process has it open", ErrBusy)
