@@ -4,7 +4,8 @@
 // a snapshot is exactly a state that its source really had at one instant, or it is a typed error and nothing is left behind.
 //
 // [ReadFile], [CopyFile] and [Open] prove one file; [CopyDir] and [Scan] a tree; [Take] freezes several trees and files
-// together, in a private directory; [Verify] and [Diff] compare with a [Manifest]; [Sweep] removes what a killed process left; [Retry] tries again what [Retryable] says may succeed.
+// together, in a private directory; [Verify] and [Diff] compare with a [Manifest]; [Sweep] removes what a killed process left;
+// [Retry] tries again what [Retryable] says may succeed.
 //
 // A nil options pointer and a zero field are the safe default; options are copied on entry and never written to. A value that
 // makes no sense, or two that cannot both hold, are [fs.ErrInvalid] before anything is opened. Every function may be called

@@ -325,12 +325,3 @@ func (r *resolver) relative(d *dir, to spot) string {
 	}
 	return strings.Join(steps, "/")
 }
-
-func (r *resolver) pathTo(d *dir) []string {
-	var names []string
-	for ; d != r.top; d = d.parent {
-		names = append(names, d.node().name)
-	}
-	slices.Reverse(names)
-	return names
-}

@@ -2,10 +2,7 @@
 
 package snapshot
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // place says where something is, for messages and progress. Of an entry of a tree its text is made only when it is asked for: the
 // paths of a large tree cost more than anything else that is allocated.
@@ -24,17 +21,16 @@ func (p place) String() string {
 	if p.tree == nil {
 		return p.text
 	}
-	d := p.dir
-	if d == p.tree.top {
+	if p.dir == p.tree.top {
 		return p.tree.roots[p.index].path
 	}
-	parts := []string{d.kids[p.index].name}
-	for ; d.parent != p.tree.top; d = d.parent {
-		parts = append(parts, d.node().name)
+	d := p.dir
+	for d.parent != p.tree.top {
+		d = d.parent
 	}
-	parts = append(parts, strings.TrimSuffix(p.tree.roots[d.index].path, "/"))
-	slices.Reverse(parts)
-	return strings.Join(parts, "/")
+	names := append(p.tree.pathTo(p.dir), p.dir.kids[p.index].name)
+	names[0] = strings.TrimSuffix(p.tree.roots[d.index].path, "/")
+	return strings.Join(names, "/")
 }
 
 func textOf[P string | place](path P) string {

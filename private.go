@@ -193,8 +193,6 @@ func (s *Snapshot) take(t *tree, parent string) (err error) {
 		return err
 	}
 	s.manifest = s.report.Manifest
-	t.shutAll()
-	t.closeRoots()
 	if err := s.seal(t.ctx); err != nil {
 		return err
 	}

@@ -624,14 +624,7 @@ func TestTakeFaults(t *testing.T) {
 						assert.Fail(t, "left without a word", "%s after %v: %v", name, failed.Load(), err)
 					}
 					_ = os.Chmod(filepath.Join(s.parent, name), 0o700)
-					swept, e := snapshot.Sweep(t.Context(), s.parent)
-					// A child that another test forks has the lock, too, until its exec.
-					for tries := 0; e == nil && len(swept) == 0 && tries < 1000; tries++ {
-						time.Sleep(time.Millisecond)
-						swept, e = snapshot.Sweep(t.Context(), s.parent)
-					}
-					assert.NoError(t, e, "%v", failed.Load())
-					assert.Len(t, swept, 1, "%v", failed.Load())
+					assert.Len(t, sweepSoon(t, s.parent), 1, "%v", failed.Load())
 				}
 				if !fstest.Nothing(t, s.parent) {
 					t.Fatal(failed.Load(), err)

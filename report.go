@@ -228,16 +228,20 @@ func (t *tree) reportEntry(r *Report, b *manifestBuilder, d *dir, i int, path st
 	if n.sub == nil {
 		return nil
 	}
-	prefix := path + "/"
-	if path == "." {
-		prefix = ""
-	}
 	for i := range n.sub.kids {
-		if err := t.reportEntry(r, b, n.sub, i, prefix+n.sub.kids[i].name); err != nil {
+		if err := t.reportEntry(r, b, n.sub, i, beneath(path, n.sub.kids[i].name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// beneath is the manifest path of an entry of the directory at path.
+func beneath(path, name string) string {
+	if path == "." {
+		return name
+	}
+	return path + "/" + name
 }
 
 // errUncopied would be a fault of this package: an entry that is neither copied nor left out.

@@ -151,12 +151,21 @@ func (d *dir) node() *node { return &d.parent.kids[d.index] }
 
 // pathOf returns the manifest path of an entry; it is made only for messages, filters and progress.
 func (t *tree) pathOf(d *dir, name string) string {
-	parts := []string{name}
-	for ; d != t.top && !(t.whole && d.parent == t.top); d = d.parent {
-		parts = append(parts, d.node().name)
+	names := append(t.pathTo(d), name)
+	if t.whole && d != t.top {
+		names = names[1:]
 	}
-	slices.Reverse(parts)
-	return strings.Join(parts, "/")
+	return strings.Join(names, "/")
+}
+
+// pathTo returns the names that lead to d, that of its root first.
+func (t *tree) pathTo(d *dir) []string {
+	var names []string
+	for ; d != t.top; d = d.parent {
+		names = append(names, d.node().name)
+	}
+	slices.Reverse(names)
+	return names
 }
 
 // place returns where an entry is, for messages.

@@ -126,12 +126,8 @@ func (c *comparison) visit(d *dir, i int, path string) error {
 	if n.sub == nil {
 		return nil
 	}
-	prefix := path + "/"
-	if path == "." {
-		prefix = ""
-	}
 	for i := range n.sub.kids {
-		if err := c.visit(n.sub, i, prefix+n.sub.kids[i].name); err != nil {
+		if err := c.visit(n.sub, i, beneath(path, n.sub.kids[i].name)); err != nil {
 			return err
 		}
 	}
