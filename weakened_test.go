@@ -168,10 +168,15 @@ func readHandle(ctx context.Context, name string, opts *snapshot.Options) (b []b
 func siegeTree(oracle func(files map[string]string) error) func(*testing.T, string, snapshot.Check) (wrong error) {
 	return func(t *testing.T, dir string, off snapshot.Check) (wrong error) {
 		dst := filepath.Join(dir, "out/dst")
-		if _, err := snapshot.CopyDir(t.Context(), dst, filepath.Join(dir, "src"), without(off)); err != nil {
+		report, err := snapshot.CopyDir(t.Context(), dst, filepath.Join(dir, "src"), without(off))
+		if err != nil {
 			return nil
 		}
 		defer discard(t, dst)
+		if report.Instant == snapshot.InstantNone {
+			// Only each file for itself: on ext4-128 what changes all the time is too young for more.
+			return nil
+		}
 		return oracle(readTree(t, dst))
 	}
 }
