@@ -43,17 +43,6 @@ func sweep(t testing.TB, parent string) []string {
 	return removed
 }
 
-// sweepSoon is sweep of what nobody uses: a child that another test forks has a lock of this process, too, until its exec.
-func sweepSoon(t testing.TB, parent string) []string {
-	t.Helper()
-	for tries := 1; ; tries++ {
-		if removed := sweep(t, parent); len(removed) > 0 || tries == 1000 {
-			return removed
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 // TestKilledCopies: what a killed process leaves is unfinished or whole, and goes with a sweep.
 func TestKilledCopies(t *testing.T) {
 	t.Parallel()
