@@ -156,6 +156,7 @@ func newProject(t *testing.T, layout *packageLayout, kept string) *packages {
 	for state := range p.sets {
 		p.prepare(t, state)
 	}
+	require.NotEmpty(t, p.differences(t, p.quiet[0], p.quiet[1]), "the oracle tells the states apart")
 	return p
 }
 
@@ -279,7 +280,7 @@ func (p *packages) stress(t *testing.T, want int) {
 	for whole := 0; whole < want; {
 		require.False(t, t.Failed(), "an install failed")
 		require.Less(t, count.tries, 100*want, "%v", &count)
-		if count.tries%3 == 0 && naive["mixed"] == 0 {
+		if count.tries%3 == 0 && naive["mixed"]+naive["failed"] == 0 {
 			naive[p.copyNaively(t)]++
 		}
 		count.tries++
@@ -309,7 +310,8 @@ func (p *packages) stress(t *testing.T, want int) {
 	t.Logf("%d installs meanwhile", installs)
 	if want >= 20 {
 		assert.Len(t, seen, len(p.sets)+min(1, seen["between"]), "both states are accepted")
-		assert.NotZero(t, naive["mixed"], "cp -a never mixed two states: the oracle cannot fail, or nothing happened")
+		// Most often cp fails, because what it has listed is gone when it gets there.
+		assert.NotZero(t, naive["mixed"]+naive["failed"], "nothing disturbed cp -a: nothing happened")
 	}
 }
 
