@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"holdstill.example/snapshot/internal/fsys"
 )
@@ -44,8 +45,10 @@ func (t *tree) sealRoots() error {
 // seal makes the links of d, which come after everything else so that nothing is ever written through one, and then, from
 // the bottom up, gives directories their times and modes. No directory stays in use while those beneath it are sealed.
 func (t *tree) seal(d *dir) error {
-	if err := t.within(d, func() error { return t.sealLinks(d) }); err != nil {
-		return err
+	if d.sealsLinks() {
+		if err := t.within(d, func() error { return t.sealLinks(d) }); err != nil {
+			return err
+		}
 	}
 	for i := range d.kids {
 		n := &d.kids[i]
@@ -72,6 +75,11 @@ func (t *tree) within(d *dir, f func() error) error {
 	}
 	defer t.leave(d)
 	return f()
+}
+
+// sealsLinks reports whether sealLinks has anything to do in d.
+func (d *dir) sealsLinks() bool {
+	return slices.ContainsFunc(d.kids, func(n node) bool { return n.link != nil || n.sub != nil })
 }
 
 func (t *tree) sealLinks(d *dir) error {

@@ -145,8 +145,7 @@ func (t *tree) take() (*Report, error) {
 		return nil, err
 	}
 	if t.staging != nil {
-		t.shutAll()
-		t.sealing = true
+		t.turnTo(copySide)
 		if err := t.sealRoots(); err != nil {
 			return nil, err
 		}
@@ -173,6 +172,7 @@ func (t *tree) prove() (rounds int, err error) {
 		if rounds >= t.opts.Attempts {
 			return rounds, t.driftFailed(drifts, rounds)
 		}
+		t.turnTo(bothSides)
 		if dirs, err = t.prepare(drifts); err != nil {
 			return rounds, err
 		}
@@ -192,6 +192,7 @@ func (t *tree) round(dirs []*dir) error {
 	if t.opts.PerFile {
 		return nil
 	}
+	t.turnTo(sourceSide)
 	if err := t.collect(nil); err != nil {
 		return err
 	}

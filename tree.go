@@ -30,7 +30,7 @@ type tree struct {
 	volume  uint64   // that the copy lies on
 	space   *space
 	queue   *pool
-	sealing bool // only the copy's directories are entered
+	side    side // whose directories are entered
 
 	handles handles
 	workers []*worker
@@ -206,6 +206,22 @@ type handles struct {
 	oldest *dir
 }
 
+// side says which of a directory's handles a phase needs: a copy round both, a collect the source's, sealing the copy's. The
+// other one is not opened.
+type side uint8
+
+const (
+	bothSides side = iota
+	sourceSide
+	copySide
+)
+
+// turnTo begins a phase that needs other handles.
+func (t *tree) turnTo(s side) {
+	t.shutAll()
+	t.side = s
+}
+
 // landmark: every landmark-th level of a deep tree stays open longest, so that coming back to a directory opens no more
 // than landmark others.
 const landmark = 64
@@ -240,7 +256,7 @@ func (t *tree) isShut(d *dir) bool {
 	switch {
 	case d == t.top:
 		return false
-	case t.sealing:
+	case t.side == copySide:
 		return d.out == fsys.NoHandle
 	}
 	return d.in == fsys.NoHandle
@@ -249,7 +265,7 @@ func (t *tree) isShut(d *dir) bool {
 // reenter opens d relative to its parent, which is open.
 func (t *tree) reenter(d *dir) (err error) {
 	n := d.node()
-	if t.sealing { // what the source does now is of no concern any more
+	if t.side == copySide { // what the source does now is of no concern any more
 		if d.out, err = t.calls.OpenDir(d.parent.out, n.name); err != nil {
 			d.out = fsys.NoHandle
 			return t.destination("open", d.parent, d.index, err)
@@ -274,7 +290,7 @@ func (t *tree) reenter(d *dir) (err error) {
 		return &driftError{reason: drift(&n.seen, &st.Seen), after: st.Seen, dir: d.parent, index: d.index}
 	}
 	out := fsys.NoHandle
-	if d.placed {
+	if d.placed && t.side == bothSides {
 		if out, err = t.calls.OpenDir(d.parent.out, n.name); err != nil {
 			return newPathError("open", t.placeDir(d), err)
 		}
