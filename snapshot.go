@@ -105,7 +105,7 @@ func newTree(ctx context.Context, verb, path string, opts *Options) (*tree, erro
 	for range min(t.opts.Workers, max(t.handles.limit/4, 1)) {
 		r := newReader(t.op)
 		r.ctimeLater = !t.opts.PerFile
-		t.workers = append(t.workers, &worker{tree: t, reader: r})
+		t.workers = append(t.workers, &worker{tree: t, reader: r, clock: fsys.Clock()})
 	}
 	return t, nil
 }

@@ -54,7 +54,7 @@ type worker struct {
 	*tree
 	reader *reader
 	source source // the file that is being copied
-	clock  fsys.Stamp
+	clock  fsys.Stamp // as read before some look
 	list   []byte // buffer for listings
 }
 

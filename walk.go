@@ -411,7 +411,6 @@ func (w *worker) copyBatch(k task) error {
 		return w.soft(d.parent, d.index, err)
 	}
 	defer w.leave(d)
-	w.clock = fsys.Clock()
 	for i := k.lo; i < k.hi; i++ {
 		if w.ctx.Err() != nil {
 			return canceled(w.ctx, w.verb, w.place(d, i))
@@ -482,13 +481,15 @@ func (w *worker) copyUnpinned(d *dir, i int, state filterState, last bool) (late
 }
 
 // look takes the first State of a pin. What lies on the directory's own mount is on the file system of the directory. The
-// clock of the batch will do for what is older than it, which is nearly everything; for the rest it is read again.
+// clock as the worker last read it will do for what is older than that, which is nearly everything; for the rest it is read
+// again.
 func (w *worker) look(d *dir, i int, pin fsys.Handle) (source, error) {
 	looked := source{clock: w.clock, kind: d.kind}
 	var err error
 	looked.stat, err = w.calls.Stat(pin, d.kind.Remote)
 	if err == nil && !older(&looked.stat.Seen, looked.clock, d.kind) {
-		looked.clock = fsys.Clock()
+		w.clock = fsys.Clock()
+		looked.clock = w.clock
 		looked.stat, err = w.calls.Stat(pin, d.kind.Remote)
 	}
 	if err != nil {
