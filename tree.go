@@ -53,9 +53,10 @@ type tree struct {
 type worker struct {
 	*tree
 	reader *reader
-	source source // the file that is being copied
+	source source     // the file that is being copied
 	clock  fsys.Stamp // as read before some look
-	list   []byte // buffer for listings
+	list   []byte     // buffer for listings
+	listed []string   // and for the names in them
 }
 
 // dir is a directory: its entries in the order of the manifest, and its handles while somebody needs them.

@@ -263,7 +263,8 @@ func (w *worker) placeCopy(d *dir) error {
 	return nil
 }
 
-// names lists d. Limits are tested while names come, so that a directory of a billion names ends early.
+// names lists d, into a buffer of the worker. Limits are tested while names come, so that a directory of a billion names ends
+// early.
 func (w *worker) names(d *dir) ([]string, error) {
 	// Also the first time: btrfs lists what was there when the directory was opened or rewound, which is before its State was
 	// taken. Without this TestStressNames/btrfs accepts trees without the files that were made in between.
@@ -273,7 +274,7 @@ func (w *worker) names(d *dir) ([]string, error) {
 	if w.list == nil {
 		w.list = make([]byte, fsys.ListBufferSize)
 	}
-	names := make([]string, 0, len(d.kids))
+	names := w.listed[:0]
 	err := w.calls.List(d.in, w.list, func(name string) error {
 		if w.ctx.Err() != nil {
 			return context.Cause(w.ctx)
@@ -287,6 +288,7 @@ func (w *worker) names(d *dir) ([]string, error) {
 	if err != nil {
 		return nil, orPathErrorOnce("list", w.placeDir(d), err)
 	}
+	w.listed = names
 	slices.Sort(names)
 	return names, nil
 }

@@ -59,7 +59,7 @@ func (c *Calls) ReadLink(dir Handle, name string) (string, error) {
 
 // Mkdir makes the directory name of dir; the umask may take bits away.
 func (c *Calls) Mkdir(dir Handle, name string, mode fs.FileMode) error {
-	return c.do("Mkdir", name, func() error { return unix.Mkdirat(int(dir), name, uint32(mode.Perm())) })
+	return c.do("Mkdir", name, func() error { return mkdirat(int(dir), name, uint32(mode.Perm())) })
 }
 
 // Create makes the file name of dir, which must not exist, for writing and reading back; the umask may take bits away.
@@ -101,7 +101,7 @@ func (c *Calls) RenameNoReplace(oldDir Handle, oldName string, dir Handle, name 
 
 // ChmodAt sets the permission bits of a name in a directory of our own.
 func (c *Calls) ChmodAt(dir Handle, name string, mode fs.FileMode) error {
-	return c.do("ChmodAt", name, func() error { return unix.Fchmodat(int(dir), name, uint32(mode.Perm()), 0) })
+	return c.do("ChmodAt", name, func() error { return fchmodat(int(dir), name, uint32(mode.Perm())) })
 }
 
 // SetMtimeAt sets the modification time of a name, not of what it links to, in a directory of our own.

@@ -41,6 +41,27 @@ func openat(dir int, name string, flags int, mode uint32) (int, error) {
 	return int(fd), nil
 }
 
+func mkdirat(dir int, name string, mode uint32) error {
+	return named(unix.SYS_MKDIRAT, dir, name, mode)
+}
+
+func fchmodat(dir int, name string, mode uint32) error {
+	return named(unix.SYS_FCHMODAT, dir, name, mode)
+}
+
+// named makes a call that wants a directory, a name in it and a mode.
+func named(call uintptr, dir int, name string, mode uint32) error {
+	var c cname
+	p, err := c.set(name)
+	if err != nil {
+		return err
+	}
+	if _, _, e := unix.Syscall(call, uintptr(dir), uintptr(unsafe.Pointer(p)), uintptr(mode)); e != 0 {
+		return e
+	}
+	return nil
+}
+
 func statxat(dir int, name string, flags int, x *unix.Statx_t) error {
 	var c cname
 	p, err := c.set(name)

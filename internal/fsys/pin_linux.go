@@ -29,7 +29,7 @@ func (c *Calls) Reopen(pin Handle) (Handle, error) {
 		return NoHandle, err
 	}
 	h, err := c.handle("Reopen", "", func() (int, error) {
-		return unix.Openat(int(fds), strconv.Itoa(int(pin)), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		return openat(int(fds), strconv.Itoa(int(pin)), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	})
 	if err == unix.ENOENT {
 		return NoHandle, errors.ErrUnsupported

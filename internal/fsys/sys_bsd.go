@@ -23,6 +23,10 @@ func eachName(entries []byte, yield func(name string) error) error {
 	return nil
 }
 
+func mkdirat(dir int, name string, mode uint32) error { return unix.Mkdirat(dir, name, mode) }
+
+func fchmodat(dir int, name string, mode uint32) error { return unix.Fchmodat(dir, name, mode, 0) }
+
 func openat(dir int, name string, flags int, mode uint32) (int, error) {
 	return unix.Openat(dir, name, flags, mode)
 }
