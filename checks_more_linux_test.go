@@ -1070,7 +1070,7 @@ func TestRemoveTheRest(t *testing.T) {
 	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 	fstest.Nothing(t, at, "lock", "manifest.mtree")
 	assert.ErrorIs(t, snapshot.RemoveSnapshotWith(t.Context(), at, fails(1, "Unlink", syscall.EIO, nil)), snapshot.ErrLeftover)
-	assert.NoError(t, removeSnapshot(t, at))
+	assert.NoError(t, removeSoon(t, at))
 	fstest.Nothing(t, parent)
 }
 

@@ -564,7 +564,7 @@ func faultyDetach(t *testing.T, s *snapshot.Snapshot) error {
 		if assert.NoError(t, e) {
 			assert.NoError(t, faultySnapshot(t, again))
 		}
-		assert.NoError(t, snapshot.RemoveSnapshot(t.Context(), s.Dir()))
+		assert.NoError(t, removeSoon(t, s.Dir()))
 	}
 	return err
 }
@@ -600,7 +600,7 @@ func faultyRemove(happened func(t *testing.T, dir string)) func(*testing.T, site
 			err = left.Err
 		}
 		if err != nil {
-			assert.NoError(t, snapshot.RemoveSnapshot(t.Context(), dir), "again after %v", err)
+			assert.NoError(t, removeSoon(t, dir), "again after %v", err)
 		}
 		assert.NoDirExists(t, dir)
 		return err

@@ -241,7 +241,7 @@ func TestSnapshotAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	require.NoError(t, snap.Close())
-	require.NoError(t, snapshot.RemoveSnapshot(t.Context(), dir))
+	require.NoError(t, removeSoon(t, dir))
 }
 
 // TestCloseWhileReading: who reads at that moment gets fs.ErrClosed, and nothing else.
@@ -361,7 +361,7 @@ func TestRemoveInterrupted(t *testing.T) {
 			assert.Len(t, sweep(t, s.parent), 1, stopped)
 			continue
 		}
-		assert.NoError(t, snapshot.RemoveSnapshot(t.Context(), dir), "again, after %s", stopped)
+		assert.NoError(t, removeSoon(t, dir), "again, after %s", stopped)
 		fstest.Nothing(t, s.parent)
 	}
 }
@@ -379,7 +379,7 @@ func TestWhatLimitsAllowed(t *testing.T) {
 		assert.NoError(t, snap.Verify(t.Context()))
 		assert.NoError(t, snap.Close())
 	}
-	assert.NoError(t, snapshot.RemoveSnapshot(t.Context(), dir))
+	assert.NoError(t, removeSoon(t, dir))
 }
 
 // TestLimitsCountRoots: a root is an entry, and its name a path.
@@ -662,7 +662,7 @@ func TestOpenFaults(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, snapshot.RemoveSnapshot(t.Context(), dir), "nobody has it open")
+	require.NoError(t, removeSoon(t, dir), "nobody has it open")
 }
 
 // linkWorld is a random source for several roots, some of them nested, files, or given through a link.
@@ -1129,7 +1129,7 @@ func TestAliasRefusals(t *testing.T) {
 				}
 				require.NoError(t, snap.Detach())
 				require.NoError(t, snap.Close())
-				assert.NoError(t, snapshot.RemoveSnapshot(t.Context(), snap.Dir()), name)
+				assert.NoError(t, removeSoon(t, snap.Dir()), name)
 			}
 			fstest.Nothing(t, s.parent)
 		}
@@ -1233,7 +1233,7 @@ func TestTakeUnderModes(t *testing.T) {
 					}
 					require.NoError(t, snap.Detach())
 					require.NoError(t, snap.Close())
-					assert.NoError(t, snapshot.RemoveSnapshot(t.Context(), snap.Dir()), what)
+					assert.NoError(t, removeSoon(t, snap.Dir()), what)
 					fstest.Nothing(t, s.parent)
 				}
 			}
@@ -1247,7 +1247,7 @@ func TestTakeUnderModes(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestTakeUnderModes$", "-test.count=1")
 			cmd.Env = append(os.Environ(), variable+"="+mask)
 			if unprivileged {
-				cmd.Path = copyForAll(t, exe)
+				cmd.Path = copyForAll(t)
 				cmd.SysProcAttr = fstest.Unprivileged(t)
 				cmd.Dir = filepath.Dir(cmd.Path)
 			}
@@ -1257,13 +1257,15 @@ func TestTakeUnderModes(t *testing.T) {
 	}
 }
 
-// copyForAll puts a program where an ordinary user gets at it.
-func copyForAll(t testing.TB, exe string) string {
+// copyForAll puts this program, which go test built where only root gets in, where an ordinary user gets at it.
+func copyForAll(t testing.TB) string {
 	t.Helper()
-	dir := fstest.TempDir(t)
-	b, err := os.ReadFile(exe)
+	b, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
-	name := filepath.Join(dir, filepath.Base(exe))
+	name := filepath.Join(fstest.TempDir(t), "test")
+	// A child that another test forks would have it open for writing until its exec, and nobody could run it.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	require.NoError(t, os.WriteFile(name, b, 0o755))
 	return name
 }
@@ -1435,7 +1437,7 @@ func TestTakesAndSweepsAtOnce(t *testing.T) {
 					if assert.NoError(t, err) {
 						assert.NoError(t, again.Close())
 					}
-					assert.NoError(t, snapshot.RemoveSnapshot(t.Context(), snap.Dir()))
+					assert.NoError(t, removeSoon(t, snap.Dir()))
 				case 2:
 					assert.NoError(t, snap.Close())
 					assert.NoError(t, o.Close())
@@ -1578,7 +1580,7 @@ func TestNamesOfRoots(t *testing.T) {
 		assert.ErrorIs(t, err, want, "%q", name)
 	}
 	require.NoError(t, o.Close())
-	require.NoError(t, snapshot.RemoveSnapshot(t.Context(), snap.Dir()))
+	require.NoError(t, removeSoon(t, snap.Dir()))
 	_, err = snapshot.Take(t.Context(), []snapshot.Root{{Name: strings.Repeat("n", 256), Path: s.src}}, &snapshot.TakeOptions{Parent: s.parent})
 	assert.ErrorIs(t, err, syscall.ENAMETOOLONG)
 	_, err = snapshot.Take(t.Context(), []snapshot.Root{{Name: strings.Repeat("n", 256), Path: s.src + "/f"}}, &snapshot.TakeOptions{Parent: s.parent})

@@ -446,11 +446,7 @@ func ctimesOf(t *testing.T, dir string) map[string]time.Time {
 // asOther runs this test as an ordinary user who owns none of the files, and returns what it prints.
 func asOther(t *testing.T, src string, tries int) string {
 	t.Helper()
-	// What go test built lies where only root gets in.
-	exe := filepath.Join(fstest.TempDir(t), "test")
-	b, err := os.ReadFile("/proc/self/exe")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(exe, b, 0o755))
+	exe := copyForAll(t)
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestStressFalseAlarms$", src, strconv.Itoa(tries))
 	cmd.SysProcAttr = fstest.Unprivileged(t)
 	cmd.Dir = filepath.Dir(exe)

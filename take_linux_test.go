@@ -243,7 +243,7 @@ func TestSweepSnapshots(t *testing.T) {
 			require.NoError(t, opened.Close())
 			if detach == "detach" {
 				assert.Empty(t, sweep(t, parent), "it was detached")
-				require.NoError(t, removeSnapshot(t, at))
+				require.NoError(t, removeSoon(t, at))
 			} else {
 				assert.Equal(t, []string{filepath.Base(at)}, sweepSoon(t, parent), "nobody has it any more")
 			}
@@ -284,7 +284,7 @@ func TestTakeLeaksNothing(t *testing.T) {
 		assert.ErrorIs(t, errorOf(s.Open(t.Context(), "src/d")), snapshot.ErrNotRegular)
 		assert.ErrorIs(t, removeSnapshot(t, at), snapshot.ErrBusy)
 		assert.NoError(t, s.Close())
-		assert.NoError(t, removeSnapshot(t, at))
+		assert.NoError(t, removeSoon(t, at))
 		assert.ErrorIs(t, errorOf(reopen(t, at, digest)), fs.ErrNotExist)
 		for _, roots := range [][]snapshot.Root{rootsAt(dir, "src", "bad"), rootsAt(dir, "src", "nothing"), {{File: held}, {Path: dir + "/p"}}} {
 			assert.Error(t, errorOf(take(t, parent, nil, roots...)))
@@ -320,7 +320,7 @@ func TestTakeDeepAndLong(t *testing.T) {
 	opened, err := reopen(t, at, digest)
 	require.NoError(t, err)
 	require.NoError(t, opened.Close())
-	assert.NoError(t, removeSnapshot(t, at))
+	assert.NoError(t, removeSoon(t, at))
 	fstest.Nothing(t, parent)
 }
 
@@ -329,13 +329,9 @@ func TestTakeOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	fstest.NeedRoot(t)
 	dir := fstest.TempDir(t)
-	exe := filepath.Join(dir, "test") // what go test built lies where only root gets in
-	b, err := os.ReadFile("/proc/self/exe")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(exe, b, 0o755))
 	require.NoError(t, os.Mkdir(dir+"/tmp", 0o700))
 	require.NoError(t, os.Chown(dir+"/tmp", 65534, 65534))
-	cmd := exec.CommandContext(t.Context(), exe, "-test.v", "-test.count=1",
+	cmd := exec.CommandContext(t.Context(), copyForAll(t), "-test.v", "-test.count=1",
 		"-test.run=^(TestTake(Handles|Refuses|Aliases|FileSystems|FailsAtAnyStep|DeepAndLong|LeaksNothing|Tampered|LookAlikes)|TestSnapshot(FS|Close|Open)|TestDetach|TestHandOff|TestSweepSnapshots)$")
 	cmd.SysProcAttr = fstest.Unprivileged(t)
 	cmd.Dir = dir + "/tmp"

@@ -322,6 +322,6 @@ func TestTakeLookAlikes(t *testing.T) {
 	leftoverAs(t, parent, name)
 	snapshotAs(t, parent, stagingName("m"))
 	assert.Equal(t, []string{name}, sweep(t, parent))
-	assert.NoError(t, removeSnapshot(t, parent+"/"+stagingName("m")))
+	assert.NoError(t, removeSoon(t, parent+"/"+stagingName("m")))
 	fstest.Nothing(t, parent)
 }
