@@ -430,6 +430,10 @@ func TestPrivateSecondSignal(t *testing.T) {
 		}
 		assert.Contains(t, stderr.String(), "an unfinished copy is left in "+dir+"/parent; to remove it: holdstill sweep "+dir+"/parent\n")
 		r := holdstill(t, "sweep", dir+"/parent")
+		if r.stdout == "" { // the clean-up ended between the message and the end
+			fstest.Nothing(t, dir+"/parent")
+			continue
+		}
 		assert.Regexp(t, `^removed \S+/parent/\.holdstill-\w{26}\n$`, r.stdout, r.stderr)
 		fstest.Nothing(t, dir+"/parent")
 		return
